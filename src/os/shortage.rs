@@ -9,10 +9,10 @@ use crate::process::futex::EventFlags;
 static STATE: EventFlags = EventFlags::new();
 const SHORT: u32 = 1;
 const THREAD_STOPPED: u32 = 2;
-/// Flag in `STATE`: [`sleep_unless_short`] no longer sleeps, and sleeping threads wake up.
+/// Flag in `STATE` that wakes the threads in [`sleep_unless_short`], and makes later calls return immediately.
 const SLEEPS_ENDED: u32 = 4;
 
-/// Notes that memory has run out. Further memory comes from the heap's reserve.
+/// Notes that memory has run out. All further allocations come from the heap's reserve.
 pub fn set_short() {
     STATE.set(SHORT);
 }

@@ -14,8 +14,8 @@ pub(crate) struct StackBounds {
 }
 
 impl StackBounds {
-    /// Returns the bounds of the stack that the calling thread was started on, or an empty range if they cannot be
-    /// determined. Call this function once per thread, because it calls `pthread_getattr_np`, which allocates.
+    /// Returns the bounds of the stack that the calling thread was started on, or an empty range if the bounds cannot
+    /// be determined. Call this function once per thread, because it calls `pthread_getattr_np`, which allocates.
     pub(crate) fn of_this_thread() -> Self {
         query_stack().unwrap_or_default()
     }
@@ -66,7 +66,7 @@ fn main_stack() -> Option<StackBounds> {
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
     // If a thread other than the main thread has forked, the id of the child's only thread equals the process id. So
-    // this thread looks like the main thread, but does not run on the main stack.
+    // the child's thread looks like a main thread, but does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 

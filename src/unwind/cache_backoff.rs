@@ -1,19 +1,20 @@
 //! Back-off for the stack caches: limits the cost of look-ups and insertions in programs whose stacks do not
 //! repeat.
 //!
-//! The sum of misses (`misses`) limits the look-ups. A miss adds 2 to the sum, and a hit subtracts `HIT_WEIGHT`, a
-//! constant that each cache chooses. While the sum is at least [`BACKOFF_MISSES`], only one look-up in sixteen is made.
+//! The number of look-ups is limited by a weighted sum of misses (`misses`). A miss adds 2 to the sum, and a hit
+//! subtracts `HIT_WEIGHT`, a constant that each cache chooses. While the sum is at least [`BACKOFF_MISSES`], only one
+//! look-up in sixteen is made.
 //!
-//! The cache of Python walks limits its insertions by a budget. Each look-up adds 1 to the budget, and each insertion
-//! subtracts its cost from the budget. An insertion costs at least eight look-ups, so there is at most one insertion
-//! per eight look-ups. The cost of an insertion rises if insertions evict entries that were never hit.
+//! A budget limits the number of insertions into the cache of Python walks. Each look-up adds 1 to the budget, and each
+//! insertion subtracts its cost from the budget. An insertion costs at least eight look-ups, so there is at most one
+//! insertion per eight look-ups. If insertions evict entries that were never hit, the cost of an insertion rises.
 //!
-//! The cache of whole stacks keeps a debt instead of a budget, because an insertion is cheap compared with all the hits
-//! that follow if stacks repeat. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the
+//! The cache of whole stacks uses a debt instead of a budget, because if stacks repeat, an insertion costs much less
+//! than the following hits save. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the
 //! maximum debt. A hit subtracts an eighth of [`DEBT_PER_INSERTION`] from the debt, and each look-up subtracts 1/64 of
 //! [`DEBT_PER_INSERTION`]. So a thread can insert many stacks in a short time when the program begins to launch from
-//! new stacks. In the long run, the time for insertions is at most about a quarter of the time that hits save, plus the
-//! time for one insertion per 64 look-ups.
+//! new stacks. In the long run, insertions take at most about a quarter of the time that hits save, plus the time of
+//! one insertion per 64 look-ups.
 
 /// Minimum and maximum cost of an insertion, in look-ups. The cost rises to the maximum if each insertion evicts an
 /// entry that was never hit.
@@ -40,8 +41,8 @@ const DEBT_PER_FAILURE: u32 = 128;
 /// Amount that a hit subtracts from the debt, in addition to the 1 that its look-up subtracts. An insertion takes up
 /// to twice the time that a hit saves.
 const HIT_PAYMENT: u32 = DEBT_PER_INSERTION / 8;
-/// Number of insertions at which the debt reaches its maximum, if no hit and no look-up reduces the debt. The limit is
-/// high enough to fill the cache.
+/// Number of insertions at which the debt reaches its maximum, if no hit and no look-up reduces the debt. With this
+/// limit, a thread can fill the whole cache before insertions stop.
 const MAX_UNPAID_INSERTIONS: u32 = 640;
 
 /// The sum of misses, which limits look-ups. A hit subtracts `HIT_WEIGHT`, a miss adds `MISS_WEIGHT`. Zeroed memory is
@@ -60,8 +61,9 @@ impl<const HIT_WEIGHT: u32> LookupBackoff<HIT_WEIGHT> {
     #[inline(always)]
     pub(super) fn may_look_up(&mut self) -> bool {
         self.lookups = self.lookups.wrapping_add(1);
-        // During back-off, the look-ups that are still made are spread evenly, but at irregular intervals. At regular
-        // intervals, a program that launches from the same stacks in turn might always look up the same few stacks.
+        // During back-off, the look-ups that are still made are spread evenly, but at irregular intervals. If the
+        // intervals were regular, a program that launches from the same stacks in turn might always look up the same
+        // few stacks.
         self.misses < BACKOFF_MISSES || self.lookups.wrapping_mul(0x9e37_79b1) >> 28 == 0
     }
 
@@ -100,7 +102,7 @@ impl InsertBudget {
         self.budget = (self.budget + 1).min(MAX_BUDGET);
     }
 
-    /// Makes insertions cheaper, because a cached entry was hit.
+    /// Lowers the cost of insertions, because a cached entry was hit.
     #[inline(always)]
     pub(super) fn record_hit(&mut self) {
         self.extra_insert_cost /= 2;
@@ -117,7 +119,7 @@ impl InsertBudget {
         self.budget = self.budget.saturating_sub(MIN_INSERT_COST + self.extra_insert_cost);
     }
 
-    /// Makes insertions more expensive, because an evicted entry was never hit, or because an insertion failed.
+    /// Raises the cost of insertions, because an evicted entry was never hit, or because an insertion failed.
     pub(super) fn raise_insert_cost(&mut self) {
         self.extra_insert_cost =
             (2 * self.extra_insert_cost + MIN_INSERT_COST).min(MAX_INSERT_COST - MIN_INSERT_COST);
@@ -149,12 +151,12 @@ impl InsertDebt {
         self.0 <= (MAX_UNPAID_INSERTIONS - 1) * DEBT_PER_INSERTION
     }
 
-    /// Adds an insertion to the debt.
+    /// Adds the cost of an insertion to the debt.
     pub(super) fn add_insertion(&mut self) {
         self.0 += DEBT_PER_INSERTION;
     }
 
-    /// Adds a failed insertion to the debt.
+    /// Adds the cost of a failed insertion to the debt.
     pub(super) fn add_failure(&mut self) {
         self.0 += DEBT_PER_FAILURE;
     }
@@ -187,7 +189,7 @@ pub(super) fn choose_way<const WAYS: usize>(
 mod tests {
     use super::*;
 
-    /// Makes `lookups` look-ups, of which the first `hits` are hits. After each look-up, inserts a stack if the debt
+    /// Makes `lookups` look-ups. The first `hits` look-ups are hits. After each look-up, inserts a stack if the debt
     /// allows an insertion. Returns the number of insertions.
     fn insertions(debt: &mut InsertDebt, lookups: u32, hits: u32) -> u32 {
         let mut count = 0;

@@ -1,19 +1,20 @@
 //! Reads stacks other than the thread's own, such as coroutine stacks, through a copy.
 //!
 //! A coroutine's stack or a signal stack may have been unmapped, protected, or joined with a neighbouring mapping since
-//! its previous capture. The frames on a foreign stack may also mislead the walk. If a host switches stacks by hand,
-//! the unwind information of the outermost frames may point beyond the stack's end. So no word of a foreign stack is
-//! read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page that it
-//! copies. The walk then reads this copy of the stack. Nothing about a stack is stored between captures, so 2,000
-//! fibers cost as much as one.
+//! its previous capture. The frames on a foreign stack may also mislead the walk. If a host switches stacks with its
+//! own code, the unwind information of the outermost frames may point beyond the stack's end. So no word of a foreign
+//! stack is read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page
+//! that it copies. The walk then reads the copy instead of the stack. Nothing about a stack is stored between captures,
+//! so a capture costs the same with 2,000 fibers as with one fiber.
 //!
 //! A stack whose words equal those of an earlier stack needs no copy: `x86_64/foreign_path_cache.rs` explains
 //! when a word of a foreign stack may be read in place.
 //!
-//! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used. If the
-//! copy is too short, its size is doubled until the walk ends. Each copy extends to the end of a page, because copying
-//! a whole page costs no more than copying a part of it. A stack counts as ended at its first unreadable page, or
-//! after 8 MiB. So a capture makes at most 14 copying system calls per stack, and nearly always one.
+//! Only the part of the stack that the walk needs is copied. The first copy is as large as the part that the last walk
+//! used. If the copy is too short, its size is doubled until the walk ends. Each copy extends to the end of a page,
+//! because copying a whole page costs no more than copying a part of it. A stack counts as ended at its first
+//! unreadable page, or after 8 MiB. So a capture makes at most 14 system calls to copy a stack, and nearly always only
+//! one.
 
 use std::ptr::NonNull;
 
@@ -22,15 +23,15 @@ use super::memory;
 /// Size of the ABI's red zone in bytes: a leaf function may store data this far below its stack pointer.
 pub(crate) const RED_ZONE: u64 = 128;
 
-/// Minimum and maximum size in bytes of the first copy. Between these limits the size is the number of bytes that the
+/// Minimum and maximum size in bytes of the first copy. Between these limits, the first copy has as many bytes as the
 /// last walk used.
 const FIRST_COPY_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 /// Initial size in bytes of the buffer that holds the copy.
 const MIN_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of bytes copied per stack.
 const MAX_STACK_BYTES: usize = 8 << 20;
-/// Maximum number of bytes copied per capture. The limit is needed because signal frames on a stack may seem to lead to
-/// many other stacks, and each of the other stacks would be copied.
+/// Maximum number of bytes copied per capture. The limit is needed because invalid signal frames may seem to lead to
+/// many other stacks, all of which would be copied.
 const MAX_CAPTURE_BYTES: usize = 2 * MAX_STACK_BYTES;
 
 const PAGE: u64 = 4096;
@@ -77,11 +78,11 @@ impl StackCopy {
         self.reaches(sp)
     }
 
-    /// The word at `address` on the copied stack.
+    /// Returns the word that the copied stack has at `address`.
     #[inline]
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
         let (true, Some(buffer)) = (self.reaches(address), self.buffer) else { return None };
-        // SAFETY: `reaches` returned true, so the eight bytes at this address are in the buffer.
+        // SAFETY: `reaches` returned true, so the buffer contains the eight bytes of this address.
         Some(unsafe { memory::word(buffer.as_ptr() as u64 + (address - self.base)) })
     }
 
@@ -113,7 +114,7 @@ impl StackCopy {
         let end = from.wrapping_add(wanted).next_multiple_of(PAGE);
         let more = (end.wrapping_sub(from) as usize).min(MAX_STACK_BYTES - self.length).min(self.remaining);
         let Some(buffer) = self.buffer_for(self.length + more).filter(|_| more != 0) else { return false };
-        // SAFETY: the buffer has space for `more` bytes after the copied ones.
+        // SAFETY: after the copied bytes, the buffer has space for `more` bytes.
         let copied = unsafe { memory::copy_mapped(from, buffer.as_ptr().add(self.length), more) };
         self.is_complete = copied < more;
         self.length += copied;
@@ -157,7 +158,7 @@ mod tests {
         let memory = memory::map(bytes).expect("memory for the pages");
         let first = memory.as_ptr() as u64;
         let (lo, hi) = (first + PAGE, first + bytes as u64 - PAGE);
-        // SAFETY: the mapping is ours, and aligned.
+        // SAFETY: the words are inside our mapping, and aligned.
         unsafe {
             for address in (lo..hi).step_by(8) {
                 (address as *mut u64).write(address);

@@ -1,18 +1,20 @@
 //! Keeps a permanent list of objects (libraries and the program) with their address ranges. The list contains every
 //! object in which a capture has found a frame, and every object that the module map has listed.
 //!
-//! As objects are loaded and unloaded, one address may belong to many objects in turn. Often the same few objects
-//! alternate at one address. So each object at each address range has a number, its *epoch*, and a frame contains the
-//! epoch of its object. Two objects whose address ranges overlap have different epochs, so address and epoch together
-//! identify the object of a frame, even if the frame is resolved much later. Two captures of the same stack are equal
-//! even if other objects were loaded or unloaded between the captures. An object that is loaded again at the same
-//! address gets its old epoch. (An object is identified by its address range, path and build id. Function names depend
-//! only on these three values. So two loads with the same range, path and build id have the same function names.)
+//! When objects are loaded and unloaded, one address may belong to many objects, one after another. Often the same few
+//! objects are loaded alternately at one address. So each object at each address range has a number, its *epoch*, and a
+//! frame contains the epoch of its object. Two objects whose address ranges overlap have different epochs, so address
+//! and epoch together identify the object of a frame, even if the frame is resolved much later. Two captures of the
+//! same stack are equal even if other objects were loaded or unloaded between the captures. An object that is loaded
+//! again at the same address gets its old epoch. (An object is identified by its address range, path and build id.
+//! Function names depend only on these three values. So two loads with the same range, path and build id have the same
+//! function names.)
 //!
 //! Objects are added to the list from inside callbacks, while the loader's lock is held. So only one thread at a time
-//! adds objects. A signal handler that interrupts the adding thread cannot add an object and gets no epoch. Entries are
-//! never changed or removed, so readers need no lock. An object that does not fit into the list gets the epoch for
-//! "unknown module": a missing function name is better than a wrong one.
+//! adds objects. If a signal handler interrupts the thread that is adding an object, a capture in this handler cannot
+//! add an object and gets no epoch. Entries are never changed or removed, so readers need no lock. An object that does
+//! not fit into the list gets the epoch for "unknown module", because a missing function name is better than a wrong
+//! name.
 
 use std::cell::UnsafeCell;
 use std::ptr::{null, null_mut};
@@ -41,7 +43,7 @@ pub(super) struct EpochEntry {
     pub(super) epoch: ModuleEpoch,
     path_length: u16,
     build_id_length: u16,
-    /// The latest loader state in which the object was loaded at this address.
+    /// The latest loader state in which the object was found at this address.
     state: AtomicU64,
     /// The entry that was inserted after this entry.
     next: AtomicPtr<EpochEntry>,
@@ -53,7 +55,7 @@ pub(super) struct EpochEntry {
 unsafe impl Sync for EpochEntry {}
 
 static FIRST: AtomicPtr<EpochEntry> = AtomicPtr::new(null_mut());
-/// The newest entry of each hash bucket. The bucket is selected by the object's start address.
+/// Head of each hash bucket's chain: the bucket's newest entry. The bucket is selected by the object's start address.
 static BUCKETS: [AtomicPtr<EpochEntry>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
 
 /// Free memory for the next entries. The thread that set `IS_ADDING` owns this memory.
@@ -63,7 +65,7 @@ static IS_ADDING: AtomicBool = AtomicBool::new(false);
 
 struct ArenaCell(UnsafeCell<Arena>);
 
-// SAFETY: only `epoch_of` accesses the arena, while its thread owns `IS_ADDING`.
+// SAFETY: only `epoch_of` accesses the arena, and only while its thread owns `IS_ADDING`.
 unsafe impl Sync for ArenaCell {}
 
 struct Arena {
@@ -73,8 +75,8 @@ struct Arena {
     last: *const EpochEntry,
 }
 
-/// Returns the epoch of `object` in the loader's present state. Call this function while the loader's lock is
-/// held. Returns `None` in a signal handler that has interrupted its own thread while that thread was adding an
+/// Returns the epoch of `object`, which is loaded in the loader's present state. Call this function while the loader's
+/// lock is held. Returns `None` in a signal handler that has interrupted its own thread while that thread was adding an
 /// object.
 pub(super) fn epoch_of(object: &Object, state: LoaderState) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];

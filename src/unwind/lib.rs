@@ -1,13 +1,14 @@
 //! Unwinds stacks: turns registers and memory into code addresses.
 //!
 //! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback. A callback may run
-//! anywhere: inside the program's allocator, in a signal handler, on a coroutine's stack. Therefore a capture takes no
-//! lock that another thread may hold for long, and allocates nothing. Once rules and caches are filled, a capture on
-//! the thread's own stack makes no system call. A capture on any other stack nearly always makes one system call. A
-//! capture reads no word outside the stack on which it runs. On x86-64 the frames are the same as those of libgcc's
-//! unwinder. In code without unwind information, the unwinder follows frame pointers and flags the stack as guessed.
+//! anywhere, for example inside the program's allocator, in a signal handler, or on a coroutine's stack. Therefore a
+//! capture takes no lock that another thread may hold for long, and allocates nothing. Once rules and caches are
+//! filled, a capture on the thread's own stack makes no system call. A capture on any other stack nearly always makes
+//! one system call. A capture reads no word outside the stack on which it runs. On x86-64 the frames are the same as
+//! those of libgcc's unwinder. In code without unwind information, the unwinder follows frame pointers and flags the
+//! stack as guessed.
 //!
-//! [`ModuleMap`] stores which file was mapped at which address, so that addresses can be symbolized later. [`python`]
+//! [`ModuleMap`] records which file was mapped at which address, so that addresses can be symbolized later. [`python`]
 //! inserts Python frames among the native frames.
 //!
 //! A [`CopyUnwinder`] walks a copy of another thread's stack.
@@ -33,8 +34,8 @@
 //!   necessary because every kind of rule (a plain rule, a rule for a realigned frame, a register rule, an expression)
 //!   may yield any address or stack pointer. A second check requires that the caller's stack pointer is above the
 //!   frame's stack pointer and not beyond the stack's end. If an address or a stack pointer fails its check, the walk
-//!   ends and the stack is flagged as cut. Statement 2 is tested by `walking_with_broken_unwind_information_is_safe` of
-//!   `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
+//!   ends, and the stack is flagged as cut. Statement 2 is tested by `walking_with_broken_unwind_information_is_safe`
+//!   of `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
 //! - **3.** A signal may interrupt code on any stack. If the interrupted code runs on the same stack as the signal
 //!   handler, the walk continues on this stack. If the interrupted code is on another stack, the walk starts again and
 //!   reads all stacks through a copy. Statement 3 is tested by
@@ -53,10 +54,11 @@
 //! that contains the capture's own outermost frame** are read in place, if an earlier walk through a copy read equal
 //! words up to the stack's end.
 //!
-//! - **6.** The kernel checks each page when it copies the page. So the bounds of other stacks are not cached, and no
-//!   bounds can be out of date. Statement 6 is tested by `a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of
-//!   `unwind/foreign.rs` and `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`, and compared with
-//!   libgcc by `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`.
+//! - **6.** The kernel checks each page when it copies the page. Therefore no bounds of other stacks are cached, and
+//!   cached bounds cannot be out of date. Statement 6 is tested by
+//!   `a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs` and
+//!   `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`, and compared with libgcc by
+//!   `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`.
 //! - **7.** A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at the
 //!   first gap, at most 8 MiB later. A capture copies at most 16 MiB. Statement 7 is tested by
 //!   `words_are_read_from_the_red_zone_to_the_first_unreadable_page` and `a_capture_copies_at_most_its_limit` of
@@ -84,8 +86,8 @@
 //!
 //! **Machine code is read through a system call**, never in place, since code without unwind information may be
 //! unmapped or replaced at any time (`x86_64/generated.rs`). Every stack address that is derived from the code's
-//! instructions is checked against the stack's bounds. The check includes rbp, which may have any value in such code
-//! (`generated_frames_are_walked_to_the_root_for_any_value_of_rbp`,
+//! instructions is checked against the stack's bounds. The check covers rbp, which may have any value in code without
+//! unwind information (`generated_frames_are_walked_to_the_root_for_any_value_of_rbp`,
 //! `unwalkable_generated_frames_do_not_crash_the_unwinder` of `unwind/generated.rs`).
 //!
 //! **The memory of a loaded object is read only while the loader's lock is held**, so that no other thread can unload
@@ -104,16 +106,16 @@
 //!   counters with their last known values. So a rule is never applied to other code that was loaded later at the same
 //!   address. The comparison is tested by `a_self_checking_capture_needs_no_poll`,
 //!   `a_library_loaded_at_an_address_without_rules_is_recognised_at_once` and
-//!   `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`. A load or unload during a capture is
-//!   detected at the end of the capture. The detection is tested by
+//!   `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`. If an object is loaded or unloaded during
+//!   a capture, this is detected at the end of the capture. The detection is tested by
 //!   `threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`, and by
 //!   `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`. Each rule in a thread's path cache is
 //!   used only for the address and the loader state for which it was stored. The path cache is tested by
 //!   `a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`, and compared with the walk without caches by
 //!   the fuzzer of statement 4.
-//! - **15.** An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file.
-//!   So neither the function names nor the comparison of stacks depends on the thread or on the time of a look-up.
-//!   Names are tested by `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
+//! - **15.** An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file. So
+//!   function names and comparisons of stacks do not depend on which thread looks an address up, or when. The names are
+//!   tested by `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
 //!   `recorded/modules.rs`, and by `overlapping_objects_have_different_epochs` of `epochs`. Stacks are tested by
 //!   `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`.
 //! - **16.** A frame whose module cannot be determined is reported as unknown, and counted. Statement 16 is tested by
@@ -182,8 +184,8 @@ pub use verify::{Verifier, VerifyResult};
 /// Maximum number of frames per captured stack. If the stack is deeper, its root-side frames are omitted.
 pub const MAX_FRAMES: usize = 1024;
 
-/// Looks up those symbols of the C library that cannot be looked up later, inside a callback. Call this function
-/// when the library is loaded, on any thread. Captures before this call are slower, but correct.
+/// Looks up those symbols of the C library that cannot be looked up later, inside a callback. Call this function when
+/// the library is loaded, on any thread. Captures that are made before this call are slower, but correct.
 pub fn prepare() {
     object_lookup::prepare();
     loader::prepare();
@@ -202,15 +204,16 @@ pub fn emulate_older_glibc() {
 ///
 /// Unwind rules for unloaded code are dropped when this function, or a capture that reaches an address without a rule,
 /// notices the unload. Until the unload is noticed, the rules of the unloaded code may be applied to other code that is
-/// loaded at the same address. This code may also get the names of the unloaded functions. Call this function after a
-/// `dlclose` that you know of, poll it from a housekeeping thread every few milliseconds, or set
+/// loaded at the same address. The new code may also get the names of the unloaded functions. Call this function after
+/// a `dlclose` that you know of, poll it from a housekeeping thread every few milliseconds, or set
 /// [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
     let before = loader_state::latest();
     loader::poll() != before
 }
 
-/// Frames to omit at the leaf side of the stack, usually the frames of the callback that captures the stack.
+/// Selects the frames to omit at the leaf side of the stack, usually the frames of the callback that captures the
+/// stack.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Skip {
     /// Keep all frames, starting at the function that called [`Unwinder::capture`].
@@ -237,7 +240,7 @@ pub struct Captured<'a> {
     pub unchanged: usize,
     /// Whether the stack is truncated, cut or guessed.
     pub flags: ContextFlags,
-    /// Positions of `frames` on the stack.
+    /// Stack pointers of `frames`, which show where each frame is on the stack.
     #[doc(hidden)]
     pub positions: StackPositions<'a>,
 }
@@ -335,8 +338,8 @@ impl Unwinder {
     }
 
     /// Sets whether every capture checks if objects were unloaded. If the loader's own counters were found (glibc), the
-    /// check only loads these two counters. If the counters were not found, the check takes about 12 ns and holds a
-    /// loader lock for a short time. Default: no; see [`poll`].
+    /// check only loads these two counters. If the loader's counters were not found, the check takes about 12 ns and
+    /// holds a loader lock for a short time. By default, captures do not check this; see [`poll`].
     pub fn check_every_capture(&mut self, check: bool) {
         self.engine.check_every_capture(check);
     }
@@ -350,9 +353,9 @@ impl Unwinder {
 
     /// Captures the stack of the calling thread, beginning at the caller of this function.
     ///
-    /// A signal handler may interrupt a capture and capture with the same unwinder. The inner capture then returns no
-    /// frames, is flagged as [`ContextFlags::CUT`], and does not disturb the outer capture. The caller must make sure
-    /// that no handler captures while the returned frames are still in use.
+    /// A signal handler may interrupt a capture and capture with the same unwinder. The capture in the handler then
+    /// returns no frames, is flagged as [`ContextFlags::CUT`], and does not disturb the interrupted capture. The caller
+    /// must make sure that no handler captures while the returned frames are still in use.
     #[inline(always)]
     pub fn capture(&mut self, skip: Skip) -> Captured<'_> {
         self.engine.capture(skip)
@@ -368,7 +371,7 @@ impl Unwinder {
 
     /// Caches the stack that [`Unwinder::capture_with_cache`] captured last, and returns its index, which is less than
     /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this index before is evicted. Returns `None` if the stack
-    /// cannot be cached, or if too few captures were made since the last insertion.
+    /// cannot be cached, or if the back-off does not allow an insertion yet.
     #[inline(always)]
     pub fn cache_last(&mut self) -> Option<usize> {
         self.engine.cache_last()

@@ -1,13 +1,13 @@
-//! Detects whether objects were loaded or unloaded since the loader was last queried. The check makes two memory reads
-//! and takes no lock.
+//! Detects whether objects were loaded or unloaded since the loader was last queried. The check reads two words of
+//! memory and takes no lock.
 //!
 //! `dl_iterate_phdr` would also report loads and unloads, but it takes the loader's lock, for which all launching
 //! threads would contend. In `_rtld_global`, glibc has two counters: the number of objects ever loaded, and the number
-//! of objects of the program's own namespace that are loaded now. The offsets of these counters in `_rtld_global` are
-//! not part of any interface. So [`find`] searches for the counters once, by the pattern of the data around them.
+//! of objects of the program's own namespace that are loaded now. No public interface defines the offsets of these
+//! counters in `_rtld_global`. So [`find`] searches for the counters once, by the pattern of the data around them.
 //! Every later [`read_under_lock`] compares the counters with the numbers that `dl_iterate_phdr` reports. If the
-//! counters are not found, [`is_unchanged`] always returns false, and every capture queries the loader. The same
-//! happens once the counters differ from the reported numbers.
+//! counters are not found, [`is_unchanged`] always returns false, and every capture queries the loader. Once the
+//! counters differ from the numbers that `dl_iterate_phdr` reports, every capture queries the loader, too.
 //!
 //! ```text
 //! _rtld_global: { map of the program | loaded now: u32 | … } namespace 0, … namespace 15
@@ -35,9 +35,8 @@ static LAST_NUMBERS: AtomicU64 = AtomicU64::new(0);
 /// Whether both counters have the same values as at the last call of [`note`].
 #[inline(always)]
 pub(super) fn is_unchanged() -> bool {
-    // Load `LAST_NUMBERS` before the counters. The loader state that belongs to `LAST_NUMBERS` was published
-    // before `LAST_NUMBERS` was stored, so if the counters match the stored values, the published state is
-    // current.
+    // Load `LAST_NUMBERS` before loading the counters. The loader state that belongs to `LAST_NUMBERS` was published
+    // before `LAST_NUMBERS` was stored, so if the counters match the stored values, the published state is current.
     let noted = LAST_NUMBERS.load(Ordering::Acquire);
     numbers().is_some_and(|numbers| numbers == noted)
 }
@@ -90,7 +89,7 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, counters: LoaderCou
     // SAFETY: the caller guarantees that these words are readable. The loader's lock is held, so the
     // counters do not change.
     let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
-    // Read each word only once, into a copy. Other threads may start to wait for the lock during the search, which
+    // Read each word only once, into a copy. During the search, other threads may start to wait for the lock, which
     // changes words of the lock.
     let mut copy = [0; MAX_WORDS];
     copy.iter_mut().zip(words).for_each(|(copied, word)| *copied = word.load(Ordering::Relaxed));
@@ -117,7 +116,7 @@ fn is_load_counter(words: &[u64], at: usize, counters: LoaderCounters, thread: u
     const NAMESPACES: std::ops::RangeInclusive<u64> = 1..=16;
     let is_recursive = |mutex: &[u64]| mutex[2] as u32 == libc::PTHREAD_MUTEX_RECURSIVE as u32;
     let is_ours = |mutex: &[u64]| mutex[0] >> 32 != 0 && mutex[1] as u32 == thread;
-    // Since glibc 2.35, three locks precede the counter. In earlier versions of glibc, two locks precede the counter.
+    // Since glibc 2.35, three locks precede the counter. Before glibc 2.35, two locks precede the counter.
     let locks = |count: usize| {
         let before = at.checked_sub(count * MUTEX_WORDS + 1).map(|from| &words[from..at]);
         before.is_some_and(|before| {

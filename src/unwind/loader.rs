@@ -12,11 +12,11 @@
 //! Without the lock, another thread could unload the object during the read. An address on a stack does not prove that
 //! the object is in use, because the address may be garbage.
 //!
-//! No thread waits forever for the loader's lock. The loader runs no code of the program under the lock (constructors,
-//! destructors and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on
-//! the thread that holds the lock. Our visitors take no other lock and do not allocate. A deadlock remains possible in
-//! two cases. First, a visitor that the program itself passes to `dl_iterate_phdr` may wait for a launching thread.
-//! Second, an allocator may launch GPU work while it holds a lock that the loader's `free` needs.
+//! No thread waits forever for the loader's lock. While the loader holds the lock, it runs no code of the program.
+//! (Constructors, destructors and resolvers run without the lock.) The lock is recursive, so a signal handler may enter
+//! the loader on the thread that holds the lock. Our visitors take no other lock and do not allocate. A deadlock
+//! remains possible in two cases. First, a visitor that the program itself passes to `dl_iterate_phdr` may wait for a
+//! launching thread. Second, an allocator may launch GPU work while it holds a lock that the loader's `free` needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -105,17 +105,18 @@ pub(crate) struct Object {
     pub start: u64,
     /// Address after the last mapped byte.
     pub end: u64,
-    /// Address at which a byte is mapped, minus the byte's address in the file. The difference is the same for all
+    /// Address at which a byte is mapped, minus the byte's address in the file. This difference is the same for all
     /// bytes of the object.
     pub bias: u64,
-    /// The loader's name for the object: a path, an empty string for the program, or an invented name for the vdso.
+    /// The loader's name for the object: a path, an empty string for the program, or a name without a file for the
+    /// vdso.
     name: *const c_char,
     headers: *const libc::Elf64_Phdr,
     header_count: usize,
 }
 
 impl Object {
-    /// A placeholder that contains no address.
+    /// A placeholder object, whose address range is empty.
     pub(super) const NONE: Self = Self {
         start: 0,
         end: 0,
@@ -274,7 +275,7 @@ fn gnu_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The return value of a visitor, which decides whether the next object is visited.
+/// Return value of a visitor: whether to visit the next object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
     Next,
@@ -306,7 +307,7 @@ fn iterate<F: FnMut(&libc::dl_phdr_info) -> Visit>(mut visitor: F) {
         let wish = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| visitor(info)));
         c_int::from(!matches!(wish, Ok(Visit::Next)))
     }
-    // SAFETY: `step` is instantiated for the type of the closure that it is passed.
+    // SAFETY: The closure passed to `step` has the type for which `step` is instantiated.
     unsafe { libc::dl_iterate_phdr(Some(step::<F>), (&raw mut visitor).cast()) };
 }
 
@@ -317,7 +318,7 @@ mod tests {
     #[test]
     fn the_loader_is_found_unchanged_through_glibcs_counter() {
         prepare();
-        // Another test may load an object between the two calls, so there are several attempts.
+        // Try several times, because another test may load an object between the two calls.
         let unchanged = |_: i32| {
             poll();
             load_counters::is_unchanged()

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The values `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes to its visitor. If two queries give equal
 /// pairs, nothing was loaded or unloaded between the queries.
 ///
-/// Nothing else may be concluded from this pair. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but glibc
-/// computes it as `dlpi_adds` minus the number of loaded objects. For a namespace other than the program's (`dlmopen`),
-/// glibc subtracts the number of objects in the namespace once per object, so `dlpi_subs` rises and falls. Still, each
-/// load increases `dlpi_adds` and each unload increases `dlpi_subs`, so every load or unload changes the pair.
+/// No other conclusion may be drawn from the pair `dlpi_adds` and `dlpi_subs`. `dlpi_adds` counts loads. `dlpi_subs`
+/// should count unloads, but glibc computes it as `dlpi_adds` minus the number of loaded objects. For a namespace other
+/// than the program's (`dlmopen`), glibc subtracts the number of objects in the namespace once per object, so
+/// `dlpi_subs` rises and falls. Nevertheless, each load increases `dlpi_adds` and each unload increases `dlpi_subs`, so
+/// every load or unload changes the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct LoaderCounters {
     loads: u32,
@@ -59,7 +60,7 @@ impl LoaderState {
         self.0 as u32
     }
 
-    /// Both counts packed into one word.
+    /// Returns both counts, packed into one word.
     pub(crate) fn as_word(self) -> u64 {
         self.0
     }
@@ -72,7 +73,7 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 static COUNTERS: AtomicU64 = AtomicU64::new(0);
 static HAD_ONE_NAMESPACE: AtomicBool = AtomicBool::new(false);
 
-/// Returns the latest loader state that any thread has seen. Reads only one word.
+/// Returns the latest loader state that any thread has seen. Reads only one word of memory.
 #[inline(always)]
 pub(crate) fn latest() -> LoaderState {
     LoaderState(LATEST.load(Ordering::Acquire))

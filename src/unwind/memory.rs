@@ -68,14 +68,14 @@ pub unsafe fn release(memory: NonNull<u8>, bytes: usize, counted: usize) {
 /// The eight bytes that start at `address` must be mapped and readable.
 #[inline(always)]
 pub unsafe fn word(address: u64) -> u64 {
-    // SAFETY: the caller guarantees that the eight bytes are readable; the read needs no alignment.
+    // SAFETY: the caller guarantees that the eight bytes are readable, and this kind of read needs no alignment.
     unsafe { (address as *const u64).read_unaligned() }
 }
 
 /// Copies up to `bytes` bytes from `address` to `to` and returns the number of copied bytes. The copy ends at the first
 /// byte that is not readable at this moment. The kernel checks the pages, so any address may be passed. A copy takes
-/// one system call (`process_vm_readv`). If a sandbox of this process refuses that call, a copy takes three other
-/// system calls. The host's errno is preserved.
+/// one system call (`process_vm_readv`). If a sandbox refuses `process_vm_readv`, a copy takes three other system
+/// calls. The host's errno is preserved.
 ///
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
@@ -106,8 +106,8 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a copy has to open a file, because `process_vm_readv` was refused. If so, threads should copy rarely: while
-/// our file is open, the files that the host opens get other descriptor numbers than usual.
+/// Whether a copy has to open a file, because `process_vm_readv` was refused. If so, threads should copy rarely,
+/// because files that the host opens while our file is open get other descriptor numbers than usual.
 pub(super) fn needs_descriptor() -> bool {
     IS_SYSCALL_REFUSED.load(Ordering::Relaxed)
 }
@@ -147,8 +147,8 @@ pub(super) fn prepare() {
             return;
         }
     }
-    // SAFETY: this mapping of ours has that size. The mapping is not in use, because the kernel is too old for such a
-    // page, or because another thread has published its own page first.
+    // SAFETY: this mapping has that size and belongs to us. No code uses the mapping, because the kernel is too old for
+    // such a page, or because another thread has published its own page first.
     unsafe { unmap(page, PAGE) };
 }
 
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn mapped_memory_is_zero_and_writable() {
         let memory = map(8192).expect("memory for two pages");
-        // SAFETY: the mapping is 8192 bytes long and ours.
+        // SAFETY: the mapping is 8192 bytes long and belongs to this test.
         unsafe {
             assert_eq!(word(memory.as_ptr() as u64 + 8184), 0);
             memory.as_ptr().write(1);

@@ -2,8 +2,8 @@
 //!
 //! A housekeeping thread owns the map and polls it for new modules, which come from two sources. The first source is
 //! the permanent list of objects (see `epochs`). Captures add objects to this list, and the map adds all objects that
-//! the loader lists. The second source is the notes that captures write about pages of code outside all objects (see
-//! `outside_pages`). Function names are resolved in another crate.
+//! the loader lists. The second source consists of the notes that captures write about pages of code outside all
+//! objects (see `outside_pages`). Function names are resolved in another crate.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -39,7 +39,7 @@ impl ModuleMap {
     /// every few milliseconds: a call takes only about 12 ns if nothing has changed.
     ///
     /// A frame belongs to the module that covers the frame's address and has the frame's epoch. If the epoch is
-    /// [`ModuleEpoch::OUTSIDE`], several modules may cover the address. It is then unknown which of these modules
+    /// [`ModuleEpoch::OUTSIDE`], several modules may cover the address. In this case it is unknown which of the modules
     /// contains the frame's code. A module of generated code has an empty path. Do not call this function inside a
     /// callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {

@@ -7,8 +7,8 @@
 //!
 //! No thread waits for another thread. One thread at a time copies the list. Any other thread that needs the copy
 //! during this time asks the loader instead. A reader checks a sequence number before and after it reads the copy (a
-//! seqlock). The number is odd while the copy is being written, and changes with each write. All memory is static, so
-//! nothing is allocated or freed.
+//! seqlock). The sequence number is odd while the copy is being written, and changes with each write. All memory is
+//! static, so nothing is allocated or freed.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::loader::{self, Object, Visit};
 use super::loader_state::LoaderState;
 
-/// Maximum number of objects in the copy. In a process with more objects, every look-up of an address without an
-/// unwind rule asks the loader.
+/// Maximum number of objects in the copy. In a process with more objects than this, every look-up of an address without
+/// an unwind rule asks the loader.
 const MAX_OBJECTS: usize = 1024;
 /// Number of words per object in the sorted copy.
 const WORDS_PER_OBJECT: usize = 6;
@@ -42,10 +42,10 @@ static IS_WRITING: AtomicBool = AtomicBool::new(false);
 
 struct SortBuffer(UnsafeCell<[Object; MAX_OBJECTS]>);
 
-// SAFETY: only `refresh` accesses the buffer, while its thread owns `IS_WRITING`.
+// SAFETY: only `refresh` accesses the buffer, and only while its thread owns `IS_WRITING`.
 unsafe impl Sync for SortBuffer {}
 
-/// Error that tells the caller to ask the loader, because the copy of the list cannot be used now.
+/// Error: the copy of the list cannot be used now, so the caller must ask the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MustAskLoader;
 
@@ -107,7 +107,7 @@ impl ObjectList {
         let last =
             after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
         // This fence orders the loads of the list before the second load of the sequence number. So if the sequence
-        // number is unchanged, these loads have read one version of the list.
+        // number is unchanged, all loads of the list have read the same version.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) != before {
             return Err(MustAskLoader);

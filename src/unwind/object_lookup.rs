@@ -1,11 +1,11 @@
 //! Finds the loaded object that contains an address. Callbacks may use this module, even while another thread is in
 //! `dlopen`.
 //!
-//! `_dl_find_object` (glibc 2.35 and newer) may be called inside a callback. `dladdr`, `dlsym` and `dlopen` may not be
-//! called there, because they wait for the loader's main lock. So [`prepare`] looks up `_dl_find_object` at load time.
-//! If the C library does not have this function, a copy of the loader's list replaces it (see `object_list`).
-//! `_dl_find_object` takes no lock and may return an object that is just being unmapped. So `_dl_find_object` is
-//! called, and its result is used, only while the loader's lock is held.
+//! `_dl_find_object` (glibc 2.35 and newer) may be called inside a callback. `dladdr`, `dlsym` and `dlopen` must not be
+//! called inside a callback, because they wait for the loader's main lock. So [`prepare`] looks up `_dl_find_object` at
+//! load time. If the C library does not have this function, a copy of the loader's list replaces it (see
+//! `object_list`). `_dl_find_object` takes no lock and may return an object that is just being unmapped. So
+//! `_dl_find_object` is called, and its result is used, only while the loader's lock is held.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -36,8 +36,8 @@ struct LinkMap {
 
 /// Address of `_dl_find_object`, or null if libc does not have this function.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether `_dl_find_object` is treated as missing. Tests set this flag if they must run as if the function did not
-/// exist.
+/// Whether `_dl_find_object` is treated as missing. Tests set this flag to run as if the C library did not have
+/// `_dl_find_object`.
 static IS_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Makes this process behave as with a glibc before 2.35 until it ends.
@@ -78,8 +78,8 @@ fn object_at(address: u64, state: LoaderState) -> Option<Object> {
 }
 
 /// Asks `_dl_find_object` for the object that contains `address`. If `_dl_find_object` finds no object, the loader's
-/// list may still contain such an object. While an object is being loaded, its resolvers already run, but
-/// `_dl_find_object` cannot find the object yet.
+/// list may still contain an object at this address. While an object is being loaded, its resolvers already run
+/// although `_dl_find_object` does not find the object yet.
 fn call_find_object(find: *mut c_void, address: u64) -> Result<Option<Object>, MustAskLoader> {
     // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };

@@ -4,8 +4,8 @@
 //! A capture writes a note if it reaches an address in code outside all objects and the rule table has no rule for the
 //! address. Captures write one note per page and loader state. Because captures run inside callbacks, writing a note
 //! takes no lock and allocates nothing: notes are written to a ring of fixed size, which the module map reads. If the
-//! ring is full, the note is counted as lost. The next capture that has no rule for an address on the same page tries
-//! again to write the note.
+//! ring is full, the note is counted as lost. The next capture that reaches an address without a rule on the same page
+//! tries again to write the note.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ const CAPACITY: usize = 1024;
 const MAX_NOTED_PAGES: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
-/// A note that a capture reached code on this page, which is outside all objects.
+/// A note: a capture has reached code on this page, which is outside all objects.
 #[derive(Clone, Copy)]
 pub(super) struct OutsideNote {
     pub(super) page: u64,
@@ -26,9 +26,10 @@ pub(super) struct OutsideNote {
     pub(super) state: LoaderState,
 }
 
-/// A slot of the ring. Many positions of the ring use the same slot, one after another. The slot's `turn` decides
-/// which thread may use the slot. The thread that writes a position may use the slot if `turn` equals the position's
-/// write turn. The thread that reads the position may use the slot if `turn` is the write turn plus 1.
+/// A slot of the ring. Positions of the ring increase without limit, so many positions use the same slot, one after
+/// another. The slot's `turn` decides which thread may use the slot. The thread that writes a position may use the slot
+/// if `turn` equals the position's write turn. The thread that reads the position may use the slot if `turn` is the
+/// write turn plus 1.
 struct RingSlot {
     turn: AtomicUsize,
     note: UnsafeCell<OutsideNote>,

@@ -18,12 +18,12 @@ use super::loader::{self, Object, Visit};
 use super::loader_state::{self, LoaderState};
 use super::{CachedCapture, Captured, MAX_FRAMES, Skip, epochs, memory, outside_pages};
 
-/// Maximum number of cached stacks. The value has no effect, because this engine caches no stacks.
+/// Maximum number of cached stacks. The maximum has no effect, because this engine caches no stacks.
 pub(super) const STACKS: usize = 1;
 use gpuflame_model::record::{ContextFlags, Frame, ModuleEpoch};
 
-/// Mask that keeps the lower 48 bits of a return address, which are the address of the code. The upper bits may
-/// contain a pointer signature.
+/// Mask of the lower 48 bits of a return address, which contain the address of the code. The upper 16 bits of a return
+/// address may contain a pointer signature.
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// The unwinding state of one thread.

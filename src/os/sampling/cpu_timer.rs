@@ -1,16 +1,16 @@
 //! Samples one thread on systems where the kernel's perf events are not available. A timer on the thread's CPU time
 //! sends a signal to the thread. The signal handler copies the registers and a part of the stack.
 //!
-//! The signals disturb the thread. A blocking call may end with `EINTR`, which is counted, and the kernel's signal
-//! frame takes several kilobytes of the thread's stack. Therefore the timer is used only if samples were requested. The
-//! signal is a real-time signal whose action the program has left at the default. As soon as the program sets an action
-//! for this signal, all timers stop.
+//! The signals disturb the thread. A blocking system call may end with `EINTR`, and such calls are counted. The
+//! kernel's signal frame takes several kilobytes of the thread's stack. Therefore the timer is used only if the user
+//! has requested samples. The timer's signal is a real-time signal whose action the program has left at the default. As
+//! soon as the program sets an action for this signal, all timers stop.
 //!
 //! ```text
 //! kernel -signal-> handler, on the thread: copies into its slot -> drain, on a thread of ours
 //! ```
 //!
-//! The handler takes no lock, allocates nothing and preserves `errno`. The handler reads the stack through the kernel,
+//! The handler takes no lock, allocates nothing and preserves `errno`. The handler copies the stack by a system call,
 //! so that the read cannot fault. This module does not unwind the stack.
 
 use std::cell::UnsafeCell;
@@ -32,7 +32,7 @@ const SLOT_SAMPLES: usize = 16;
 /// Maximum number of threads sampled at the same time.
 const MAX_THREADS: usize = 256;
 
-/// Timer that samples one thread. Dropping this value stops the timer and frees the slot.
+/// Timer that samples one thread. Dropping a `CpuTimer` stops the timer and frees its slot.
 #[derive(Debug)]
 pub struct CpuTimer {
     slot: &'static SampleSlot,
@@ -45,7 +45,7 @@ pub struct CpuTimer {
 struct SampleSlot {
     /// Id of the thread that uses the slot; 0 if the slot is free.
     thread: AtomicI32,
-    /// Number of samples written so far. `tail` is the number of samples drained so far.
+    /// Number of samples written to the slot so far. `tail` is the number of samples removed from the slot so far.
     head: AtomicU64,
     tail: AtomicU64,
     /// Id of this process, and id of the gpuflame thread that each sample wakes (0 for no thread).
@@ -83,9 +83,9 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 static INTERRUPTED_CALLS: AtomicU32 = AtomicU32::new(0);
 
 impl CpuTimer {
-    /// Samples a thread of this process each time that the thread has used another `period` of CPU time, but not more
-    /// often than the kernel's clock ticks. If `wakes` is not 0, each sample wakes the thread with this id from
-    /// [`wake::wait`]. Call this function from one thread only.
+    /// Samples a thread of this process each time that the thread has used another `period` of CPU time, but at most
+    /// once per kernel clock tick. If `wakes` is not 0, each sample wakes the thread with this id from [`wake::wait`].
+    /// Call this function from one thread only.
     ///
     /// # Errors
     /// Fails if no signal is free, if there are too many threads, or if the kernel refuses the timer.
@@ -153,8 +153,8 @@ impl SampleSlot {
             }
             // SAFETY: slots are never unmapped, and all-zero is a valid slot.
             let slot = unsafe { &*at };
-            // A slot in use is not reassigned. Therefore a signal in flight to the slot's thread finds the thread's own
-            // slot.
+            // A slot that a thread uses is not given to another thread. Therefore a signal that is still in flight to
+            // that thread finds the thread's own slot.
             if slot.thread.load(Ordering::Acquire) == 0 {
                 slot.tail.store(slot.head.load(Ordering::Acquire), Ordering::Release);
                 slot.dropped.store(0, Ordering::Relaxed);
@@ -200,7 +200,7 @@ fn install_handler(signal: i32) -> bool {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler();
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler is never unloaded (see `pinning::pin_library`) and has the type that the flags state.
+    // SAFETY: the handler is never unloaded (see `pinning::pin_library`), and its type matches the flags.
     unsafe { libc::sigaction(signal, &action, null_mut()) == 0 }
 }
 
@@ -289,7 +289,7 @@ impl SampleSlot {
     /// Adds a sample of the code location at which this thread was interrupted.
     fn add_sample(&self, periods: u64, registers: &[u64; REGISTERS]) {
         count_interrupted(registers);
-        // If the ids differ, the signal is from a timer of the thread that used the slot earlier.
+        // If another thread uses the slot now, the signal is from a timer of the slot's earlier user.
         if self.thread.load(Ordering::Acquire) != threads::current_id() {
             return;
         }
@@ -355,9 +355,9 @@ fn registers(_: &libc::ucontext_t) -> [u64; REGISTERS] {
     [0; REGISTERS]
 }
 
-/// If the signal has ended a system call, counts the call. When a call was ended, the instruction pointer is just after
-/// a `syscall` instruction, and rax contains `-EINTR`. If the kernel restarts the call instead, the instruction pointer
-/// is at the `syscall` instruction.
+/// If the signal has ended a system call, counts the call. After a system call was ended, the instruction pointer is
+/// directly after a `syscall` instruction, and rax contains `-EINTR`. If the kernel will restart the system call
+/// instead, the instruction pointer is at the `syscall` instruction.
 fn count_interrupted(registers: &[u64; REGISTERS]) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let mut before = [0; 2];
@@ -374,7 +374,7 @@ fn count_interrupted(registers: &[u64; REGISTERS]) {
 fn copy_memory(from: u64, to: *mut u8, bytes: usize) -> usize {
     const MAX_PIECES: usize = MAX_STACK_BYTES / 4096 + 1;
     let mut pieces = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; MAX_PIECES];
-    // The kernel copies a piece completely or not at all, so pieces end at page boundaries.
+    // Pieces end at page boundaries, because the kernel copies a piece either completely or not at all.
     let (mut at, mut count) = (0, 0);
     while at < bytes {
         let address = from.wrapping_add(at as u64);

@@ -1,7 +1,7 @@
 //! Samples one thread with the kernel's performance events (`perf_event_open`). The kernel copies the thread's
 //! registers and a part of its stack at regular intervals of CPU time, or each time that the thread is descheduled.
 //!
-//! The sampled thread is not disturbed: the thread gets no signals, and none of its system calls is interrupted. The
+//! Sampling does not disturb the thread: the thread gets no signals, and none of its system calls is interrupted. The
 //! event needs no open descriptor, which the host might close. The event's mapping keeps the event alive, and removing
 //! this mapping ends the event. A forked child inherits neither the event nor the mapping.
 //!
@@ -33,7 +33,7 @@ pub const REGISTERS: usize = 17;
 #[derive(Debug)]
 pub struct PerfEvent {
     ring: EventRing,
-    /// Whether the time that the thread spends in the kernel is excluded.
+    /// Whether the event excludes the time that the thread spends in the kernel.
     is_user_only: bool,
     /// Maximum number of stack bytes in a sample.
     stack: u32,
@@ -44,9 +44,10 @@ pub struct PerfEvent {
 /// Condition under which the kernel samples a thread.
 #[derive(Clone, Copy, Debug)]
 enum Trigger {
-    /// The thread's CPU time has grown by the contained duration.
+    /// The thread has used CPU time for this duration since the previous sample.
     CpuTime(Duration),
-    /// The thread is descheduled (leaves its processor). The thread's return to a processor is reported as well.
+    /// The thread is descheduled, that is, leaves its processor. The thread's return to a processor is reported as
+    /// well.
     Deschedule,
 }
 
@@ -55,10 +56,10 @@ enum Trigger {
 pub enum PerfRecord<'a> {
     /// The thread's registers and stack.
     Sample(ThreadSample<'a>),
-    /// The thread was descheduled. The sample taken at that moment precedes this record.
+    /// The thread was descheduled. The sample that was taken when the thread was descheduled precedes this record.
     Descheduled {
-        /// Whether the thread was blocked. The value is false if the thread was still runnable. (Before Linux 4.17, the
-        /// value is always true.)
+        /// Whether the thread was blocked. The flag is false if the thread was still runnable. (Before Linux 4.17, the
+        /// flag is always true.)
         blocked: bool,
     },
     /// The thread has returned to a processor and runs again.
@@ -66,7 +67,7 @@ pub enum PerfRecord<'a> {
         /// Time in ns since 1970.
         time: u64,
     },
-    /// The ring was full, so records are missing at this point.
+    /// Records are missing at this point, because the ring buffer was full.
     Lost,
 }
 
@@ -81,13 +82,13 @@ pub struct ThreadSample<'a> {
     pub registers: [u64; REGISTERS],
     /// The copied part of the stack, from the stack pointer upwards.
     pub stack: &'a [u8],
-    /// Whether this sample was the newest record when reading began.
+    /// Whether this sample was the newest record when the reader began to read the ring.
     pub is_newest: bool,
 }
 
 /// Sizes to try in bytes, largest first: the size of the ring, and the size of the stack in a sample. Several sizes are
-/// needed because the kernel limits how much memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, 516
-/// per processor, and `ulimit -l`).
+/// tried because the kernel limits how much memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, by
+/// default 516 KiB per processor, and `ulimit -l`).
 const RING_SIZES: [(usize, u32); 4] =
     [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
 /// Sizes to try for an event that samples a thread each time that it is descheduled, which may happen thousands of
@@ -108,8 +109,8 @@ impl PerfEvent {
     /// # Errors
     /// Fails if the kernel refuses the event, for example because sampling is not permitted or the thread has ended.
     pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
-        // Also try to exclude time in the kernel, because a user who may not observe the kernel may still sample time
-        // outside the kernel.
+        // Also try an event that excludes time in the kernel, because a user who may not observe the kernel may still
+        // use such an event.
         Self::open_largest(&RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
@@ -121,8 +122,8 @@ impl PerfEvent {
         Self::open_largest(&SMALL_RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
-    /// Samples a thread of this process each time that the thread is descheduled. Time in the kernel is not excluded,
-    /// because a thread is descheduled inside the kernel.
+    /// Samples a thread of this process each time that the thread is descheduled. The event includes time in the
+    /// kernel, because a thread is always descheduled inside the kernel.
     ///
     /// # Errors
     /// Fails in the same cases as [`PerfEvent::open`].
@@ -206,7 +207,7 @@ impl PerfEvent {
                 _ => {}
             }
             tail += size as u64;
-            // Consuming a record makes room for new records, so the tail is updated after each record.
+            // The tail is updated after each record, because the kernel may then reuse the space of this record.
             self.ring.tail().store(tail, Ordering::Release);
         }
         self.ring.tail().store(tail, Ordering::Release);
@@ -236,7 +237,7 @@ struct EventRing {
     size: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone.
+// SAFETY: only this value refers to the mapping.
 unsafe impl Send for EventRing {}
 
 impl EventRing {
@@ -260,7 +261,7 @@ impl EventRing {
     }
 
     fn counter(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the first page stays mapped while `self` lives, and this word in it is aligned.
+        // SAFETY: the first page stays mapped while `self` exists, and this word of the page is aligned.
         unsafe { self.at.add(offset).cast().as_ref() }
     }
 
@@ -284,7 +285,7 @@ impl EventRing {
         }
         wrapped_record.clear();
         wrapped_record.extend_from_slice(one);
-        // SAFETY: the rest of the record is at the start of the data, and the record is no longer than the data.
+        // SAFETY: the rest of the record is at the start of the data, and the record is not longer than the data.
         let rest =
             unsafe { std::slice::from_raw_parts(self.bytes(0).as_ptr(), (size - first).min(self.size)) };
         wrapped_record.extend_from_slice(rest);
@@ -314,7 +315,7 @@ const PREEMPTED: u16 = 1 << 14;
 /// The kernel's numbers for the registers rax to r15 and the instruction pointer, in DWARF order. The registers in a
 /// sample are sorted by these numbers.
 const KERNEL_REGISTER_NUMBERS: [u32; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
-/// Value of `abi` if the registers have 64 bits.
+/// Value of a sample's field `abi` if the sampled registers have 64 bits.
 const ABI_64_BIT: u64 = 2;
 
 fn wanted_registers() -> u64 {
@@ -349,7 +350,7 @@ fn word(record: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(record.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// The kernel's `perf_event_attr`, up to the last field that Linux 4.1 has.
+/// The kernel's `perf_event_attr`, up to the last field that exists in Linux 4.1.
 #[repr(C)]
 #[derive(Default)]
 struct PerfEventAttr {
@@ -379,7 +380,7 @@ const CONTEXT_SWITCHES: u64 = 3;
 const SAMPLE_FIELDS: u64 = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
-/// Flag: records other than samples contain thread and time as well.
+/// Flag: all records, not only samples, contain the thread and the time.
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 const USE_CLOCK_ID: u64 = 1 << 25;
 /// Flag: the kernel writes a record when the thread leaves a processor and when it returns to a processor.
@@ -483,7 +484,7 @@ mod tests {
             });
         }
         let taken = (thread_cpu_time(threads::current_id()).unwrap() - before).as_millis() as u64;
-        // One sample may be missing or additional at the start, and one at the end of the interval.
+        // At each end of the interval, there may be one sample more or less than expected.
         assert!((count + lost).abs_diff(taken) <= taken / 20 + 2, "{count} and {lost} lost in {taken} ms");
     }
 
@@ -504,7 +505,7 @@ mod tests {
     fn context_switches_of_a_sleeping_thread_are_recorded() {
         let mut event = match PerfEvent::open_switches(threads::current_id(), 0) {
             Ok(event) => event,
-            // An unprivileged user is not permitted to sample the kernel, unless kernel.perf_event_paranoid is 1.
+            // An unprivileged user may sample the kernel only if kernel.perf_event_paranoid is at most 1.
             Err(error) => return skip(&format!("the kernel refuses samples of waits: {error}")),
         };
         event.drain(|_| ());

@@ -1,7 +1,7 @@
 //! Wakes one of gpuflame's threads as soon as the kernel has written a sample.
 //!
 //! A perf event has no open descriptor for which a thread could wait (see `perf`). Therefore the kernel sends a signal
-//! to gpuflame's thread. gpuflame's thread blocks all signals and receives this signal with `sigtimedwait`, so no
+//! to gpuflame's thread. Because gpuflame's thread blocks all signals and receives this signal with `sigtimedwait`, no
 //! handler runs, and no thread of the program gets a signal. `sigtimedwait` would also receive a signal that was sent
 //! to the whole process. Therefore the signal is SIGSTKFLT, which neither the kernel nor a program sends. The open
 //! event stores which thread gets the signal. The event's mapping keeps the event alive after the descriptor is closed.
@@ -25,7 +25,7 @@ struct SignalOwner {
 }
 
 /// Makes each sample of a perf event wake the gpuflame thread with id `thread` (0 for no thread). If the kernel refuses
-/// this setting, samples wake no thread.
+/// one of these settings, samples wake no thread.
 pub(super) fn on_event(event: i32, thread: i32) {
     if thread != 0 {
         let owner = SignalOwner { kind: OWNER_IS_THREAD, thread };
@@ -39,8 +39,8 @@ pub(super) fn on_event(event: i32, thread: i32) {
 }
 
 /// Waits until this thread is woken, but at most for `limit`. Returns whether the thread was woken. If the kernel
-/// refuses the wait, the thread sleeps for `limit`. Call this function only on gpuflame's threads, because they block
-/// all signals.
+/// refuses `sigtimedwait`, the thread sleeps for `limit`. Call this function only on gpuflame's threads, because they
+/// block all signals.
 pub fn wait(limit: Duration) -> bool {
     let (set, milliseconds) = (1_u64 << (SIGNAL - 1), limit.as_millis() as i32);
     let limit = libc::timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
@@ -57,10 +57,10 @@ pub fn wait(limit: Duration) -> bool {
 }
 
 /// Wakes the gpuflame thread with id `thread` in the process with id `process`. Do not call this function for a thread
-/// that may have ended long ago. Another thread may have its id by then, and the signal's default action would end the
-/// process. This function may be called in a signal handler.
+/// that may have ended long ago. Another thread may have received the ended thread's id, and the signal's default
+/// action would end the process. This function may be called in a signal handler.
 pub fn wake(process: i32, thread: i32) {
-    // SAFETY: the call has no preconditions; a thread that has ended is not found.
+    // SAFETY: the call has no preconditions, and fails for a thread that has ended.
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, SIGNAL) };
 }
 
@@ -103,7 +103,7 @@ mod tests {
                 ]
             };
             let all = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
-            // SAFETY: the filter lives during the calls, and applies to this thread alone.
+            // SAFETY: the filter exists until the calls return, and applies only to this thread.
             let is_set = unsafe {
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                     && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const all) == 0
@@ -132,7 +132,7 @@ mod tests {
                 assert!(!wait(Duration::from_millis(1)), "nothing has woken this thread");
                 wake(std::process::id() as i32, me);
                 assert!(wait(Duration::from_secs(10)));
-                // An unprivileged user may not be permitted to sample.
+                // Skip the test if the user is not permitted to sample.
                 let Ok(event) = perf::PerfEvent::open(other, Duration::from_millis(5), me) else { return };
                 assert!(wait(Duration::from_secs(10)), "a sample wakes, although no descriptor is open");
                 drop(event);

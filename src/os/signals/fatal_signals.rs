@@ -1,7 +1,7 @@
 //! Handles signals that ask a process to end (such as SIGTERM), if the application has left them at their default
 //! action.
 //!
-//! The handler only delays the kernel's action. The thread that receives the signal executes no more code of the
+//! The handler only delays the end of the process. The thread that receives the signal executes no more code of the
 //! application. Later the process dies of the same signal, so that its parent process sees this signal as the cause of
 //! death. The callbacks passed to [`handle_fatal_signals`] run before the process dies.
 
@@ -15,10 +15,10 @@ use crate::process::threads;
 /// Therefore the callbacks must not take a lock, use heap memory or wait for a thread of the application.
 #[derive(Clone, Copy)]
 pub struct FatalSignalHandler {
-    /// Function that is called with the number of the signal each time that such a signal arrives.
+    /// Function that is called with the signal's number each time that a signal which ends the process arrives.
     pub on_signal: fn(i32),
-    /// Function that is called once on each thread that received such a signal. The function must block the thread
-    /// until the process ends.
+    /// Function that is called once on each thread that has received a signal which ends the process. The function must
+    /// block the thread until the process ends.
     pub wait: fn(i32) -> !,
 }
 
@@ -44,7 +44,7 @@ pub fn handle_fatal_signals(handler: FatalSignalHandler) {
 }
 
 /// Also installs the handler for signals that the program has set to the default by a call that is not interposed. Call
-/// this function when the program has ended and only its exit remains. In a process that has not called
+/// this function when the program has ended and only its exit remains. If the process has not called
 /// [`handle_fatal_signals`], this function has no effect.
 pub fn handle_new_defaults() {
     if INSTALLED.get().is_some_and(|installed| installed.process == std::process::id()) {
@@ -54,12 +54,13 @@ pub fn handle_new_defaults() {
 
 extern "C" fn on_signal(signal: i32) {
     // If gpuflame's handler is not installed, one of the program's own handlers has called it, because the program
-    // found gpuflame's handler earlier and saved its address. Return, because without gpuflame the program would have
-    // found the default action and called nothing.
+    // found gpuflame's handler earlier and saved its address. Return without effect, because without gpuflame the
+    // program would have found the default action and would have called nothing.
     if !signal_actions::is_installed(signal) {
         return;
     }
-    // A forked child has inherited gpuflame's handler, but not its threads, so the child dies immediately.
+    // A forked child inherits gpuflame's handler but none of gpuflame's threads. Therefore the signal ends the child
+    // immediately.
     let own = INSTALLED.get().filter(|installed| installed.process == std::process::id());
     let Some(Installed { handler, .. }) = own else { die(signal) };
     (handler.on_signal)(signal);
@@ -85,7 +86,7 @@ fn note_waiting(thread: i32) -> bool {
 fn change_mask(how: i32, signal: i32) {
     // SAFETY: all-zero is a valid signal set.
     let mut one: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: each call writes to `one` or reads it.
+    // SAFETY: each call only reads or writes the local variable `one`.
     unsafe {
         libc::sigemptyset(&mut one);
         libc::sigaddset(&mut one, signal);
@@ -97,7 +98,7 @@ fn change_mask(how: i32, signal: i32) {
 /// This function may be called in a signal handler.
 pub fn die(signal: i32) -> ! {
     signal_actions::restore_default(signal);
-    // SAFETY: the signal is sent to the calling thread, and delivered once it is unblocked.
+    // SAFETY: the signal is sent to the calling thread, and delivered as soon as it is unblocked.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), signal) };
     change_mask(libc::SIG_UNBLOCK, signal);
     // `_exit` is not called, because it is interposed in a forked worker. SAFETY: the call ends the process. This line

@@ -2,8 +2,9 @@
 //! program sees.
 //!
 //! gpuflame's handler is installed while the program's action is the default. Some programs, such as uvicorn and
-//! CPython, set the default later, and then send the signal to themselves again. Therefore `sigaction` and `signal` are
-//! interposed for these signals. With the interposed functions, the program sees the same actions as without gpuflame:
+//! CPython, handle a signal, then set the default action, and send the signal to themselves again. Therefore
+//! `sigaction` and `signal` are interposed for these signals. With the interposed functions, the program sees the same
+//! actions as without gpuflame:
 //!
 //! ```text
 //! the program ...      the kernel gets          the program's view
@@ -12,10 +13,11 @@
 //! asks                                          the kernel's action; the default if that is our handler
 //! ```
 //!
-//! Only the kernel stores which action is set. Therefore an action that the program sets by a direct system call, or by
-//! a function of the C library that is not interposed, is respected as well. However, a program that queries the action
-//! by such a call finds gpuflame's handler. If the program later sets its own handler, which calls the handler that the
-//! program found, [`is_installed`] returns false, and gpuflame's handler returns without effect.
+//! gpuflame does not store which action is set; only the kernel stores it. Therefore an action that the program sets by
+//! a direct system call, or by a function of the C library that is not interposed, is respected as well. However, a
+//! program that queries the action by such a call finds gpuflame's handler. If the program later sets its own handler,
+//! which calls the handler that the program found, [`is_installed`] returns false, and gpuflame's handler returns
+//! without effect.
 //!
 //! All functions may be called in a signal handler, so they use no lock and no heap memory.
 
@@ -25,10 +27,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::process::interpose::{self, Interposition};
 
 /// The signals that gpuflame handles. By default, each of these signals ends the process. SIGINT comes from a terminal,
-/// SIGTERM from `kill` and job runners, and SIGHUP from a terminal that goes away.
+/// SIGTERM from `kill` and job runners, and SIGHUP from a terminal that closes.
 pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Flag in `sa_flags` which states that `sa_restorer` is set. The C library sets the flag, and the kernel returns it
+/// Flag in `sa_flags` that marks the field `sa_restorer` as set. The C library sets the flag, and the kernel returns it
 /// with the action.
 const SA_RESTORER: i32 = 0x0400_0000;
 
@@ -37,8 +39,8 @@ type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandle
 
 /// Address of gpuflame's handler; 0 if no handler is set yet.
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
-/// Id of the process in which the handler was installed. A forked child inherits the handler, but does not install it
-/// for further signals.
+/// Id of the process in which the handler was installed. A forked child inherits the handler, but the child does not
+/// install the handler for further signals.
 static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Addresses of the C library's functions; 0 while they are not interposed.
 static ORIGINAL_SIGACTION: AtomicUsize = AtomicUsize::new(0);
@@ -105,7 +107,7 @@ pub fn handle_default_signals(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     OWNER_PROCESS.store(std::process::id(), Ordering::Release);
     handle_current_defaults();
-    // Ignore an error, because if interposing fails, the program still calls the C library's functions.
+    // Ignore an error of interposing, because the program then still calls the C library's functions.
     let _ = interpose();
 }
 
@@ -155,8 +157,9 @@ fn our_action() -> libc::sigaction {
     let mut action = default_action();
     action.sa_sigaction = HANDLER.load(Ordering::Acquire);
     // In gpuflame's handler, the thread waits until the process ends. SA_NODEFER and a mask without [`SIGNALS`] let a
-    // second such signal interrupt the waiting thread, so the signal also arrives if the process has only this thread.
-    // All other signals are masked, because the application's handlers must not run on this thread any more.
+    // second of these signals interrupt the waiting thread. Therefore the second signal arrives even if the process has
+    // only this thread. All other signals are masked, because the application's handlers must not run on this thread
+    // any more.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: both calls write to the mask of a local action.
     unsafe {
@@ -174,7 +177,8 @@ fn current_action(signal: i32) -> Option<libc::sigaction> {
     (unsafe { original_sigaction()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
 }
 
-/// Returns the address of the C library's `sigaction`. A call by name might reach gpuflame's replacement instead.
+/// Returns the address of the C library's `sigaction`. A call by the name `sigaction` might reach gpuflame's
+/// replacement instead.
 fn original_sigaction() -> Sigaction {
     match ORIGINAL_SIGACTION.load(Ordering::Acquire) {
         0 => libc::sigaction,
@@ -263,7 +267,7 @@ fn current_restorer(signal: i32) -> Option<extern "C" fn()> {
 unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if handler == libc::SIG_DFL && DefaultAction::for_signal(signal).is_some() && is_active() {
         let (mut new, mut old) = (default_action(), default_action());
-        // The C library's `signal` sets the same flag.
+        // Set SA_RESTART, as the C library's `signal` does.
         new.sa_flags = libc::SA_RESTART;
         // SAFETY: the call writes to the mask of a local action.
         unsafe { libc::sigaddset(&mut new.sa_mask, signal) };

@@ -22,7 +22,7 @@ pub fn install(signal: i32, on_toggle: fn()) -> bool {
     let handler: extern "C" fn(i32) = on_signal;
     new.sa_sigaction = handler as usize;
     new.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler is never unloaded (see `pinning::pin_library`) and has the type that the flags state.
+    // SAFETY: the handler is never unloaded (see `pinning::pin_library`), and its type matches the flags.
     unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) == 0 }
 }
 

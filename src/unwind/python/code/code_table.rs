@@ -6,8 +6,8 @@ use super::CachedCode;
 use crate::memory;
 
 const MIN_SLOTS: usize = 256;
-/// Maximum number of slots. The slots take 2.5 MiB and hold 16,384 code objects. If a thread's walks reach more code
-/// objects, the table is emptied.
+/// Maximum number of slots. The slots take 2.5 MiB and hold 16,384 code objects. If a thread's walks reach more than
+/// 16,384 code objects, the table is emptied.
 const MAX_SLOTS: usize = 1 << 15;
 
 /// The table of code objects that a thread's walks have reached.
