@@ -1,17 +1,18 @@
 //! Calls a function when a Python interpreter that runs a whole program ends, as in `python train.py`. After an
 //! uncaught KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its
-//! own process. So the C library's exit handlers do not run after a KeyboardInterrupt. Only CPython's own exit
-//! callbacks (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
+//! own process. So the C library's exit handlers do not run after an uncaught KeyboardInterrupt. Only CPython's own
+//! exit callbacks (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
 //!
 //! A program that embeds CPython may finalize the interpreter and continue to run. The stack shows whether the program
-//! ends together with the interpreter. If so, the stack contains one of the few functions of CPython that run a whole
-//! program and may end the process by a signal.
+//! ends together with the interpreter. If the program ends with the interpreter, the stack contains one of the few
+//! functions of CPython that run a whole program and may end the process by a signal.
 //!
 //! This module calls two functions of CPython: `Py_IsInitialized` reads a flag, and `Py_AtExit` stores a pointer in a
-//! table with 32 entries. Since CPython 3.12, `Py_AtExit` takes a lock that is held only for this store. Before 3.12
-//! only the GIL serializes the store, and the thread that makes the first CUDA call has usually released the GIL. So
-//! if another thread registers a callback within the same few instructions, one of the two callbacks is lost. Such a
-//! loss is unlikely, because only few modules register a callback, and modules do so when they are imported.
+//! table with 32 entries. Since CPython 3.12, `Py_AtExit` takes a lock, which is held only while the pointer is stored.
+//! Before 3.12, only the GIL serializes these stores, and the thread that makes the first CUDA call has usually
+//! released the GIL. So if another thread registers a callback within the same few instructions, one of the two
+//! callbacks is lost. Such a loss is unlikely, because few modules register an exit callback, and they register it when
+//! they are imported.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -80,7 +81,8 @@ fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
     Some(InterpreterExports {
         // SAFETY: the function that CPython exports under this name takes no argument and returns an `int`.
         is_initialized: unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(is_initialized) },
-        // SAFETY: the function that CPython exports under this name takes such a function and returns an `int`.
+        // SAFETY: the function that CPython exports under this name takes a function pointer of this type and returns
+        // an `int`.
         at_exit: unsafe { std::mem::transmute::<usize, extern "C" fn(extern "C" fn()) -> c_int>(at_exit) },
         programs: PROGRAMS.map(|name| exports.find(name)),
     })

@@ -1,8 +1,8 @@
 //! Reads an object's exported symbols from the object's own tables.
 //!
-//! `dlsym` cannot be used: it takes the loader's load lock, which a thread may hold while it runs a constructor that
-//! launches GPU work. Like all contents of an object, the tables are read only while the lock of `dl_iterate_phdr` is
-//! held.
+//! `dlsym` cannot be used, because it takes the loader's load lock. A thread may hold that lock while it runs a
+//! constructor that launches GPU work. Like all contents of an object, the tables are read only while the lock of
+//! `dl_iterate_phdr` is held.
 
 use super::loader::Object;
 
@@ -14,7 +14,7 @@ pub(super) struct ExportedSymbol {
 }
 
 impl ExportedSymbol {
-    /// Whether this address is inside the symbol's range.
+    /// Whether `address` is inside the symbol's address range.
     pub(super) fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.address) < self.bytes
     }
@@ -45,8 +45,8 @@ impl<'a> Exports<'a> {
             let (entries, _) = dynamic.as_chunks::<16>();
             let halves = entries.iter().map(|entry| (read_u64(entry, 0), read_u64(entry, 8)));
             let found = halves.take_while(|(tag, _)| *tag != Some(0)).find(|(found, _)| *found == Some(tag));
-            // For most objects, glibc has replaced the offset in this entry by an address. The loaders of other C
-            // libraries never replace the offset.
+            // For most objects, glibc has replaced the offset in this entry of the dynamic section by an address. The
+            // loaders of other C libraries do not replace the offset.
             let at = found?.1?;
             object.rest_of_segment(if object.contains(at) { at } else { object.bias.wrapping_add(at) })
         };
@@ -70,7 +70,7 @@ impl<'a> Exports<'a> {
         }
         let from = 4 + 2 * blooms as usize;
         let mut at = word(from + hash.checked_rem(buckets)? as usize)?;
-        // An empty bucket contains 0. The last entry of a hash chain is odd.
+        // An empty hash bucket contains 0. The last entry of a hash chain is odd.
         while at >= first {
             let link = word(from + buckets as usize + (at - first) as usize)?;
             if link | 1 == hash | 1

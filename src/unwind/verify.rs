@@ -14,11 +14,11 @@ use gpuflame_model::record::{ContextFlags, Frame, FrameKind};
 /// Whether the two additional captures of a stack agree with the first capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyResult {
-    /// Whether our walk without caches gives the same stack. If the additional capture is truncated, only the frames
-    /// that both captures contain must agree.
+    /// Whether our walk without caches gives the same stack as the first capture. If the additional capture is
+    /// truncated, only the frames that both captures contain must agree.
     pub plain_agrees: bool,
-    /// Whether libgcc gives the same stack. libgcc stops at code without unwind information. In stacks with code
-    /// without unwind information, only the frames that libgcc finds must agree.
+    /// Whether libgcc gives the same stack as the first capture. libgcc stops at code without unwind information. If a
+    /// stack contains code without unwind information, only the frames that libgcc finds must agree.
     pub libgcc_agrees: bool,
 }
 
@@ -26,8 +26,8 @@ pub struct VerifyResult {
 #[derive(Debug)]
 pub struct Verifier {
     plain: Unwinder,
-    /// Addresses that libgcc found. The addresses have their own memory mapping, because a small thread stack has no
-    /// space for them.
+    /// The addresses that libgcc found on the stack. The addresses are stored in their own memory mapping, because a
+    /// small thread stack has no space for them.
     theirs: NonNull<Addresses>,
 }
 
@@ -120,7 +120,7 @@ unsafe extern "C" fn note(context: *mut c_void, addresses: *mut c_void) -> c_int
     let pc = unsafe { _Unwind_GetIPInfo(context, &mut is_exact) } as u64;
     // SAFETY: libgcc passed this context for the duration of the callback.
     let sp = unsafe { _Unwind_GetCFA(context) } as u64;
-    // libgcc reports an invalid return address as an additional frame, which is ignored.
+    // Ignore an invalid return address, which libgcc reports as an additional frame.
     let is_code = pc.wrapping_sub(1) >> 47 == 0;
     if (sp > found.below || found.count > 0) && is_code && found.count < MAX_FRAMES {
         found.list[found.count] = if is_exact != 0 { pc } else { pc - 1 };

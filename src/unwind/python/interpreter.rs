@@ -1,14 +1,13 @@
 //! Finds the Python interpreter of this process, if a program or library exports `_PyRuntime`.
 //!
 //! The search runs when a thread captures a stack that is not in its cache, and objects were loaded since the last
-//! search. So a program without Python pays nothing for cached stacks, and a program that embeds Python may load
-//! Python at any time. Once an interpreter is found, the search never runs again, even if the interpreter's frames
-//! cannot be read.
+//! search. So the search costs nothing for cached stacks, and a program that embeds Python may load Python at any time.
+//! Once an interpreter is found, the search never runs again, even if the interpreter's frames cannot be read.
 //!
 //! While another thread is in `dlopen`, the loader may list a library that is not relocated yet. A call to a function
-//! of such a library could jump to any address. The search therefore skips an interpreter that is not initialized yet.
-//! CPython can initialize itself only after its library was relocated, so the search runs again after the
-//! initialization.
+//! of a library that is not relocated yet could jump to any address. The search therefore skips an interpreter that is
+//! not initialized yet. CPython can initialize itself only after its library was relocated, so the search runs again
+//! after the initialization.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -31,16 +30,18 @@ pub(super) struct Interpreter {
     pub(super) runtime: u64,
     /// Size of `_PyRuntime` in bytes.
     pub(super) runtime_bytes: u64,
-    /// Offsets for finding the states of other threads. `None` if these offsets are not known for this version.
+    /// Offsets for finding the states of other threads. `None` if these offsets are not known for this version of
+    /// CPython.
     pub(super) thread_list: Option<ThreadList>,
     /// `PyGILState_GetThisThreadState`, which returns the state of the calling thread, or null. The function reads
     /// thread-local storage, so its result is correct no matter which thread holds the GIL.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
-    /// Addresses of the type objects of code objects, strings and bytes. In versions in which frames are objects, this
-    /// field also contains the address of the type object of frames.
+    /// Addresses of the type objects of code objects, strings and bytes. For CPython versions in which frames are
+    /// objects, this field also contains the address of the type object of frames.
     pub(super) types: Types,
     /// Address ranges of `_PyEval_EvalFrameDefault` (the evaluator) and of its cold part. The cold part is empty in
-    /// most builds. In profile-guided builds, such as Debian's and conda's, the cold part is a fifth of the function.
+    /// most builds. In profile-guided builds, such as Debian's and conda's, the cold part makes up a fifth of the
+    /// function.
     pub(super) evaluator: [Range<u64>; 2],
 }
 
@@ -66,7 +67,7 @@ pub enum OffReason {
     Exports,
     /// PyPy, whose frames only PyPy itself can find.
     PyPy,
-    /// The memory of a thread's frames did not contain valid frames.
+    /// The memory that should contain a thread's frames did not contain valid frames.
     Unreadable,
     /// The Python frames of the first captured stack did not match its native frames.
     Mismatch,
@@ -126,9 +127,9 @@ static INTERPRETER: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
 static OFF_REASON: AtomicU32 = AtomicU32::new(0);
 /// The loader's state at the last search for an interpreter, as a word.
 static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Address of the flags of a type object. The type belongs to the interpreter that the last search skipped because it
-/// was not initialized. The address is 0 if no interpreter was skipped. This variable is read and written while the
-/// loader's lock is held.
+/// Address of the flags of a type object. The type belongs to the interpreter that the last search skipped because that
+/// interpreter was not initialized. The address is 0 if no interpreter was skipped. This variable is read and written
+/// only while the loader's lock is held.
 static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
 
 /// Offsets of `tp_basicsize` and `tp_flags` in a type object. In builds with the GIL, these offsets have not changed
@@ -136,7 +137,7 @@ static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
 /// `TYPE_SIZE` is 0.
 const TYPE_SIZE: u64 = 32;
 const TYPE_FLAGS: u64 = 168;
-/// The flag (`Py_TPFLAGS_READY`) that CPython sets in its own types when it initializes itself.
+/// The flag `Py_TPFLAGS_READY`, which CPython sets in its own types when it initializes itself.
 const TYPE_IS_READY: u64 = 1 << 12;
 
 /// Sets whether walks record Python frames after this call.
@@ -161,9 +162,9 @@ pub(super) fn turn_off(why: OffReason) {
     let _ = OFF_REASON.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Returns the interpreter of this process, if the process has one whose frames can be read. Searches for an
-/// interpreter only if, since the last search, objects were loaded or unloaded, or an interpreter was initialized.
-/// Safe inside a callback.
+/// Returns the interpreter of this process, if there is an interpreter and its frames can be read. Searches for an
+/// interpreter only if, since the last search, objects were loaded or unloaded, or an interpreter was initialized. Safe
+/// inside a callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_ENABLED.load(Ordering::Relaxed) || OFF_REASON.load(Ordering::Relaxed) != 0 {
@@ -206,7 +207,7 @@ pub(crate) fn is_initialized() -> bool {
     resolve_symbol("PyCode_Type").and_then(type_flags).is_some_and(is_ready)
 }
 
-/// Returns the address of this type's flags. Call this function while the loader's lock is held.
+/// Returns the address of the type's flags. Call this function while the loader's lock is held.
 fn type_flags(type_object: ExportedSymbol) -> Option<u64> {
     let ExportedSymbol { address, bytes } = type_object;
     if bytes < TYPE_FLAGS + 24 {

@@ -1,9 +1,9 @@
 //! Lists, for each version of CPython, the offsets (in bytes) of the fields of CPython's objects that a walk reads.
 //!
-//! The offsets for versions up to 3.12 were taken from the headers of each version, and later releases of the same
-//! version keep these offsets. CPython 3.13 and later publish the offsets themselves, in a table at the start of
-//! `_PyRuntime`. The layout of the published table also depends on the version. For a version that is not listed here,
-//! no layout is guessed, and no Python frames are recorded.
+//! The offsets for versions up to 3.12 were taken from the headers of each version. All releases of a version, such as
+//! 3.12.1 and 3.12.2, have the same offsets. CPython 3.13 and later publish the offsets themselves, in a table at the
+//! start of `_PyRuntime`. The layout of the published table also depends on the version. For a version that is not
+//! listed here, no layout is guessed, and no Python frames are recorded.
 //!
 //! ```text
 //! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one evaluator call
@@ -22,8 +22,8 @@ pub(crate) struct Layout {
     /// Offset in `_PyRuntime` of a pointer to the state of the thread that finalizes the interpreter. The pointer is
     /// null until a thread begins to finalize the interpreter.
     pub(super) finalizing: u32,
-    /// Offset in a thread's state of the pointer to the thread's innermost frame. In versions with cframes, the
-    /// pointer leads to the innermost cframe instead.
+    /// Offset in a thread's state of the pointer to the thread's innermost frame. In versions with cframes, this is the
+    /// offset of the pointer to the innermost cframe.
     pub(super) thread: u32,
     pub(super) cframe: Option<CFrame>,
     pub(super) frame: FrameLayout,
@@ -42,12 +42,12 @@ pub(super) struct CFrame {
 /// Offsets in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameLayout {
-    /// Number of bytes, from the start of a frame, that a walk reads and that must be readable.
+    /// Number of bytes at the start of a frame that a walk reads. These bytes must be readable.
     pub(super) bytes: u32,
     pub(super) previous: u32,
     pub(super) code: u32,
     pub(super) position: u32,
-    /// Offset of two adjacent words that are compared by one operation. One word is `previous`; the other word is
+    /// Offset of two adjacent words of a frame that one operation compares. One word is `previous`; the other word is
     /// `code` or `position`, depending on the version.
     pub(super) link: u32,
     /// Offset of the owner byte, which shows whether a thread, a generator or the evaluator owns the frame.
@@ -58,7 +58,7 @@ pub(super) struct FrameLayout {
 
 impl FrameLayout {
     /// Returns this frame layout, with constants for the offsets that are equal in all versions since 3.12. Call this
-    /// function only for 3.12 or later.
+    /// function only for CPython 3.12 or later.
     #[inline(always)]
     const fn with_shim_constants(&self) -> Self {
         let (previous, code, position, link) = (8, 0, 56, 0);
@@ -70,9 +70,10 @@ impl FrameLayout {
 /// Meaning of a frame's position field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// The index of an instruction in the code object. The variant contains the number of bytes per index.
+    /// The position is the index of an instruction in the code object. The variant contains the number of bytes by
+    /// which the address grows if the index grows by 1.
     Index(u32),
-    /// The address of an instruction in the code object.
+    /// The position is the address of an instruction in the code object.
     Address,
 }
 
@@ -81,16 +82,16 @@ pub(super) enum Unit {
 pub(super) enum Boundary {
     /// Each frame is the first frame of an evaluator call.
     Each,
-    /// A byte at this offset in the frame is nonzero if the frame is the first frame of an evaluator call. The byte
-    /// after this flag is the owner byte.
+    /// A byte at this offset in the frame is nonzero if the frame is the first frame of an evaluator call. The owner
+    /// byte directly follows this byte.
     Flag(u32),
     /// The frame that precedes the first frame of an evaluator call is a shim, that is, a frame of the evaluator and
     /// not of a function.
     Shim,
 }
 
-/// Values of the owner byte for frames of generators, and for frames of the evaluator (shims). Frames with larger
-/// values of the owner byte do not belong to functions either.
+/// Values of the owner byte for frames of generators, and for frames of the evaluator (shims). Frames with values
+/// larger than `OWNED_BY_EVALUATOR` do not belong to functions either.
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
@@ -142,15 +143,15 @@ pub(super) struct ThreadList {
 }
 
 impl ThreadList {
-    /// Returns the offsets for a version number such as `0x030b07f0`. `table` is the start of `_PyRuntime`. Returns
-    /// `None` if the offsets are not known.
+    /// Returns the offsets for a CPython version number such as `0x030b07f0`. `table` is the start of `_PyRuntime`.
+    /// Returns `None` if the offsets are not known.
     pub(super) fn for_version(version: u64, table: &[u8; TABLE_BYTES]) -> Option<Self> {
         let known = |interpreters, threads, identity| {
             Some(Self { interpreters, next_interpreter: 0, threads, next: 8, identity })
         };
         let version = (version >> 16) as u16;
-        // Distance in the table from the entry for the thread's frame to the entry for the thread's id. Since 3.15,
-        // three more entries are between the entry for the frame and the entry for the id.
+        // Distance in the published table from the entry for the thread's frame to the entry for the thread's id. Since
+        // 3.15, three more entries are between the entry for the frame and the entry for the id.
         let identity = match version {
             0x0309 | 0x030a => return known(32, 8, 176),
             0x030b => return known(40, 16, 152),
@@ -192,8 +193,8 @@ const BEFORE_3_11: Layout = Layout {
         code: 32,
         position: 104,
         link: 24,
-        // CPython 3.9 and 3.10 have no owner byte. The offset refers to a byte of the pointer to the object's type
-        // instead, because this byte never changes.
+        // CPython 3.9 and 3.10 have no owner byte. For these versions, the offset refers to a byte of the pointer to
+        // the frame's type, because this byte never changes.
         owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,
@@ -359,7 +360,7 @@ impl Layout {
         FROM_HEADERS[at]
     }
 
-    /// Returns the layout for a version number such as `0x030b07f0`. `table` is the start of the interpreter's
+    /// Returns the layout for a CPython version number such as `0x030b07f0`. `table` is the start of the interpreter's
     /// `_PyRuntime`.
     pub(super) fn for_version(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, UnknownLayout> {
         let version = (version >> 16) as u16;
@@ -371,8 +372,8 @@ impl Layout {
         }
     }
 
-    /// Returns this layout, with compile-time constants for the offsets that are equal in all versions since 3.12.
-    /// Call this function only for 3.12 or later.
+    /// Returns this layout, with compile-time constants for the offsets that are equal in all versions since 3.12. Call
+    /// this function only for CPython 3.12 or later.
     #[inline(always)]
     pub(super) fn with_shim_constants(&self) -> Self {
         debug_assert!(self.has_shims());
@@ -429,7 +430,7 @@ impl Layout {
                     first_line,
                     instructions,
                     traceable: instructions.checked_sub(16)?,
-                    // The unique version number is at the same offset as in 3.12, or absent.
+                    // The code object's unique version number is at the same offset as in 3.12, or absent.
                     version: if first_line == 68 { 92 } else { 0 },
                 },
                 // A non-ASCII string has two more words: a pointer to its UTF-8 form, and the length of the UTF-8
@@ -461,8 +462,8 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// Words of the published table, as (offset in the table, value), from the headers of CPython 3.13.0, 3.14.10 and
-    /// 3.15.2 on x86-64.
+    /// Words of the published tables of CPython 3.13.0, 3.14.10 and 3.15.2 on x86-64, taken from the headers, as pairs
+    /// (offset in the table, value).
     const TABLES: [&[(usize, u64)]; 3] = [
         &[
             (8, 0x030d_00f0),

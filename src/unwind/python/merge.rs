@@ -1,11 +1,11 @@
-//! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python
-//! frames that this evaluator call ran. Each distinct pair of a native and a Python stack is merged only once.
+//! Merges the native and Python frames of one stack: the native frame of each evaluator call is replaced by the Python
+//! frames that this call ran. Each distinct pair of a native and a Python stack is merged only once.
 //!
 //! Since 3.11, one call of the evaluator runs many Python frames. A walk along the Python frames of such a call also
 //! finds an address on the C stack: the address of a cframe, or of one of the evaluator's own frames. The native frame
-//! that contains this address is the frame of the evaluator call, whatever the name of its function is. Before 3.11,
-//! each call of the evaluator runs one Python frame, so evaluator calls and Python frames are paired one by one, from
-//! the innermost outwards.
+//! that contains this address is the frame of the evaluator call, whatever the function's name is. Before 3.11, each
+//! call of the evaluator runs one Python frame. So evaluator calls and Python frames are paired one by one, starting at
+//! the innermost.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub(super) struct StackPair<'a> {
     pub(super) native: &'a [Frame],
     /// Python frames, root first.
     pub(super) items: &'a [InterpreterFrame],
-    /// Whether the native or the Python stack lacks frames at the root.
+    /// Whether frames are missing at the root of the native or the Python stack.
     pub(super) is_partial: bool,
     /// Address ranges of the evaluator's code: its main part, and its cold part.
     pub(super) evaluator: &'a [Range<u64>; 2],
@@ -88,8 +88,8 @@ impl StackPair<'_> {
             self.at_outermost_call(&mut out);
             return (out.finish(), Agreement::None);
         }
-        // The native stack lacks frames at the root. The evaluator calls of the remaining Python frames are among the
-        // missing native frames.
+        // Frames are missing at the root of the native stack. The evaluator calls of the remaining Python frames are
+        // among the missing native frames.
         out.push_python(left);
         (out.finish(), agreement)
     }
@@ -120,8 +120,8 @@ impl StackPair<'_> {
         (left, Agreement::Complete)
     }
 
-    /// Replaces the native frames of evaluator calls by Python frames, one for one, starting at the innermost. If the
-    /// stack has more evaluator calls than Python frames, the outer calls belong to another thread state and are not
+    /// Replaces the native frame of each evaluator call by one Python frame, starting at the innermost. If the stack
+    /// has more evaluator calls than Python frames, the outer calls belong to another thread state and are not
     /// replaced.
     fn by_count(&self, out: &mut MergedFrames<'_>) -> (&[InterpreterFrame], Agreement) {
         let mut left = self.items;
@@ -216,7 +216,7 @@ mod tests {
     fn an_evaluator_call_is_replaced_by_its_python_frames() {
         let python = [("1", 0), ("-", 0), ("2", 1150), ("3", 1420)];
         assert_eq!(merged("aEbcEd", &python, false), sure("a12bc3d"));
-        // The name of the native function does not matter.
+        // The result does not depend on the name of the native function.
         assert_eq!(merged("axbcyd", &python, false), sure("a12bc3d"));
     }
 

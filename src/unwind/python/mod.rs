@@ -1,9 +1,8 @@
 //! Reads the Python frames of the calling thread from CPython's memory, and merges them with the native frames.
 //!
 //! A walk calls only one function of CPython, which reads thread-local storage. (Before 3.11, `interpreter` also calls
-//! a function that returns the version string.) Neither of these two functions takes the GIL or changes a reference
-//! count. The frames of a thread do not change while the thread is inside a call to a C function, even if another
-//! thread holds the GIL.
+//! a function that returns the version string.) Neither function takes the GIL or changes a reference count. The frames
+//! of a thread do not change while the thread is inside a call to a C function, even if another thread holds the GIL.
 //!
 //! * `interpreter`: finds the interpreter of this process, its version and whether its frames can be read.
 //! * `layout`: lists the offsets of the fields to read, as data for each version.
@@ -19,21 +18,21 @@
 //! 1. Frames are read only if the layout of this CPython version is known. If the interpreter publishes its layout in a
 //!    table, the table must match the version (`layout`).
 //!
-//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames
-//!    is corrupted, the walk ends and Python frames are no longer recorded, but nothing else happens.
+//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames is
+//!    corrupted, the only effect is that the walk ends and Python frames are no longer recorded.
 //!
 //! 3. A code object, its name, file and line table must have the expected types. When a walk first reaches a code
 //!    object, the objects' type addresses are compared with the expected addresses (`code`).
 //!
 //! 4. The native stack must agree with the Python frames (`merge`). Since 3.11, each C stack address that is found
 //!    through the Python frames must be inside a native frame. Before 3.11, the native stack must have as many
-//!    evaluator calls as the Python stack has frames. If native and Python frames disagree for a stack, and have not
-//!    agreed for any earlier stack, Python frames are switched off.
+//!    evaluator calls as the Python stack has frames. If the native and Python frames of a stack disagree, and have not
+//!    agreed in any earlier stack, the recording of Python frames is switched off.
 //!
 //! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once this flag is
-//!    set, only the finalizing thread's frames are read. In one case, a walk may still read freed memory. A walk takes
-//!    about 50 ns. If the kernel preempts a thread in the middle of a walk, the interpreter may set the flag and unmap
-//!    the thread's frames before the thread continues.
+//!    set, only the finalizing thread's frames are read. During finalization, a walk may in rare cases still read freed
+//!    memory. A walk takes about 50 ns. If the kernel preempts a thread in the middle of a walk, the interpreter may
+//!    set the flag and unmap the thread's frames before the thread continues.
 
 mod code;
 mod interpreter;
@@ -80,8 +79,8 @@ pub struct PythonUnwinder {
     unloads: u32,
 }
 
-/// Per-thread state, stored in its own memory mapping. The number of pages of this mapping that are touched depends on
-/// the depth of the thread's stacks.
+/// Per-thread state, stored in its own memory mapping. How many pages of this mapping are touched depends on the depth
+/// of the thread's stacks.
 #[repr(C)]
 struct PythonState {
     walk: PythonWalk,
@@ -99,7 +98,7 @@ pub enum WalkOutcome {
     Unchanged,
     /// The frames differ from those of the previous walk.
     Changed,
-    /// There is no Python frame, because the thread does not belong to Python, or runs no Python code at this moment.
+    /// The thread has no Python frame, because it does not belong to Python, or runs no Python code at this moment.
     NoFrames,
     /// The frames could not be read, because their chain is corrupted, or because the kernel refused memory.
     Unreadable,
@@ -164,13 +163,14 @@ impl PythonUnwinder {
     /// Walks along the Python frames without the cache of walks.
     #[cold]
     pub fn walk_uncached(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
-        // Get the thread's state again, because it may have become unreadable since the last walk.
+        // Get the address of the thread's state again, because the state may have become unreadable since the last
+        // walk.
         let thread = self.readable_thread();
         self.walk_changed(thread, number)
     }
 
-    /// Caches the last walk and returns its index. Returns `None` if the back-off allows no insertion, or if the walk
-    /// cannot be cached.
+    /// Caches the last walk and returns its index. Returns `None` if the back-off does not allow an insertion, or if
+    /// the walk cannot be cached.
     #[inline(always)]
     pub fn cache_last(&mut self) -> Option<usize> {
         let PythonState { walk, walk_cache, .. } = self.state();
@@ -178,8 +178,8 @@ impl PythonUnwinder {
     }
 
     /// Walks along the Python frames, which have changed since the last walk. `thread` is the address of the thread's
-    /// state, or 0 if no frame may be read. This function is not inlined, because it needs more registers than are
-    /// available.
+    /// state, or 0 if no frame may be read. This function is not inlined, because the inlined code would need more
+    /// registers than the processor has.
     #[inline(never)]
     fn walk_changed(
         &mut self,
@@ -221,14 +221,14 @@ impl PythonUnwinder {
         WalkOutcome::Unreadable
     }
 
-    /// Returns the number of frames at the root that the last walk has in common with the walk before it. For each
-    /// other frame of the last walk, also returns a word that identifies the frame, outermost frame first.
+    /// Returns the number of frames at the root that the last walk has in common with the walk before it. Also returns
+    /// a word that identifies the frame for each of the remaining frames of the last walk, outermost frame first.
     #[inline(always)]
     pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
-        // The word includes whether an evaluator call starts at the frame, because the same Python frames may belong to
-        // more or fewer evaluator calls.
+        // The word also shows whether an evaluator call starts at the frame, because the same Python frames may belong
+        // to a different number of evaluator calls.
         let word = |item: &walk::InterpreterFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
         (walk.unchanged, walk.items[walk.unchanged..walk.count].iter().map(word))
     }
@@ -247,8 +247,8 @@ impl PythonUnwinder {
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), MergedFrames::new(merged));
         match agreement {
             Agreement::Complete => HAS_AGREED.store(true, Ordering::Relaxed),
-            // If the native stack has more evaluator calls than the Python stack, this does not prove a mismatch. A
-            // program that launches only from greenlets has such a stack at its first launch.
+            // If the native stack has more evaluator calls than the Python stack, this does not prove a mismatch. For
+            // example, a program that launches only from greenlets has more native evaluator calls at its first launch.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
             Agreement::None => interpreter::turn_off(OffReason::Mismatch),
@@ -267,7 +267,7 @@ impl PythonUnwinder {
 #[inline(always)]
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     let place = interpreter.runtime + u64::from(interpreter.layout.finalizing);
-    // SAFETY: this word is part of a variable of the interpreter, which is loaded.
+    // SAFETY: this word is part of a variable of the interpreter, and the interpreter is loaded.
     let by = unsafe { (place as *const u64).read_volatile() };
     by != 0 && by != thread
 }

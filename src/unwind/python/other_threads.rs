@@ -4,27 +4,28 @@
 //! they are read soon after the sample. All memory is read through copies that the kernel makes, because the thread
 //! may free any of this memory at any time. The Python frames are used only if they fit the sample:
 //!
-//! 1. Two reads find the same Python frames. (Only the positions in the functions may differ.)
+//! 1. Two reads, one after the other, find the same Python frames. (Only the positions in the functions may differ.)
 //!
-//! 2. After the reads, the thread's stack is compared with the copy. Native frames on the leaf side of the innermost
-//!    evaluator call may differ. The thread is then still in that evaluator call. Since 3.11, the native frame of the
-//!    innermost evaluator call may also differ if an address in the innermost function's instructions is in a
-//!    register, or in the copy up to the end of that frame. Such an address shows that the thread executed this
-//!    function when it was sampled. The stack differs in this way if the thread has continued to run between the
-//!    sample and the reads.
+//! 2. After the reads, the thread's stack is compared with the copy. In this comparison, native frames on the leaf side
+//!    of the innermost evaluator call may differ. If all other frames are the same, the thread is still in that
+//!    evaluator call. Since 3.11, the native frame of the innermost evaluator call may also differ if an address in the
+//!    innermost function's instructions is in a register, or in the copy up to the end of that frame. Such an address
+//!    shows that the thread executed this function when it was sampled. The native frame of the innermost evaluator
+//!    call differs if the thread has continued to run between the sample and the reads.
 //!
 //! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address
-//!    of the innermost Python frame must be in a register, or in the copy up to the end of the evaluator call's frame.
+//!    of the innermost Python frame must be in a register, or in the copy up to the end of the native frame of the
+//!    evaluator call.
 //!
 //! 4. Each evaluator call in the copied stack has Python frames, and each Python frame belongs to an evaluator call.
 //!
-//! If the thread launches GPU work after the sample, its stack changes. So the frames of a later launch are never
-//! used. Two errors remain possible, both within one evaluator call. First, the sampled function may return before the
-//! read, while the address of the next function's frame is still in the copy. Second, the sampled function may have
-//! another caller at the time of the read than at the time of the sample.
+//! If the thread launches GPU work after the sample, its stack changes. So the frames of a later launch are never used.
+//! Two errors remain possible; both affect only the frames within one evaluator call. First, the sampled function may
+//! return before the read, while the address of the next function's frame is still in the copy. Second, the sampled
+//! function may have another caller at the time of the read than at the time of the sample.
 //!
-//! The Python frames of all interpreters' threads are read. If a thread has states in several interpreters, only its
-//! state in the interpreter that is listed first is read. Samples of this thread in another interpreter count as not
+//! The Python frames of all interpreters' threads are read. If a thread has Python states in several interpreters, only
+//! its state in the first listed interpreter is read. Samples of such a thread in another interpreter count as not
 //! read.
 
 use std::time::{Duration, Instant};
@@ -39,14 +40,14 @@ use crate::{Captured, MAX_FRAMES, REGISTERS, memory};
 use gpuflame_model::record::{CodeId, Frame, LabelId};
 
 const PAGE_BYTES: usize = 4096;
-/// Maximum number of page copies that are held during a read. A thread's frames are mostly on one or two pages; before
-/// 3.11 they are scattered over more pages.
+/// Maximum number of page copies that are held during a read. Since CPython 3.11, a thread's frames are mostly on one
+/// or two pages; before 3.11, the frames are scattered over more pages.
 const PAGES: usize = 16;
-/// If a sampled thread had no Python state when all threads were listed, the threads are not listed again for this
-/// thread until this time has passed.
+/// If a sampled thread had no Python state in the last listing of all threads, that thread causes no new listing until
+/// this time has passed.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
-/// Limits on the lengths of the interpreter's lists. The program may change these lists during a read, so a list may
-/// even seem cyclic.
+/// Limits on the lengths of the interpreter's lists. The limits are needed because the program may change these lists
+/// during a read, so a list may even seem cyclic.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 4096;
 const MAX_CODES: usize = 1 << 14;
@@ -80,8 +81,8 @@ pub struct OtherThreads {
     stack_now: Option<Vec<u8>>,
     scratch: Box<Scratch>,
     items: Vec<InterpreterFrame>,
-    /// Size in bytes of the instructions of the code object that was looked up last. This is the code object of the
-    /// innermost frame.
+    /// Size in bytes of the instructions of the code object that was looked up last. The code object that was looked up
+    /// last belongs to the innermost frame.
     instruction_bytes: u32,
     merged: Box<[Frame; MAX_MERGED_FRAMES]>,
 }
@@ -93,7 +94,7 @@ pub enum SampledPython {
     NoFrames,
     /// The Python frames of the stack were read and merged.
     Read,
-    /// The stack is in Python code, but it is not certain in which functions.
+    /// The stack is in Python code, but its Python functions are not certain.
     NotRead,
 }
 
@@ -116,7 +117,8 @@ struct CopiedFrame {
 }
 
 impl CopiedFrame {
-    /// Whether both frames belong to the same call of the same function. The position in the function may differ.
+    /// Whether both frames belong to the same call of the same function. The two frames may differ in their position in
+    /// the function.
     fn is_same_call(&self, other: &Self) -> bool {
         (self.at, self.holds, self.boundary) == (other.at, other.holds, other.boundary)
     }
@@ -130,7 +132,7 @@ impl OtherThreads {
         Some(Self::without_threads())
     }
 
-    /// Whether Python frames are not read because a sandbox refuses the system call that copies memory
+    /// Whether Python frames cannot be read because a sandbox refuses the system call that copies memory
     /// (`process_vm_readv`).
     pub fn is_refused() -> bool {
         memory::needs_descriptor() && interpreter::interpreter().is_some()
@@ -244,7 +246,7 @@ impl OtherThreads {
         Some(())
     }
 
-    /// Follows the Python frames of a thread, innermost first. Returns whether frames at the root are omitted.
+    /// Follows the Python frames of a thread, innermost first. Returns true if frames at the root are omitted.
     fn read_once(&mut self, interpreter: &Interpreter, thread: u64) -> Option<bool> {
         let (layout, pages) = (&interpreter.layout, &mut self.pages);
         let parts = &layout.frame;
@@ -362,9 +364,9 @@ impl OtherThreads {
     fn number_of(&mut self, identity: u64) -> Option<i32> {
         let thread = self.pages.word(identity)?;
         let mut number = [0; 4];
-        // Copy only this word and not its whole page, because no Python frames are on this page.
+        // Copy only this word instead of its whole page, because this page contains no Python frames.
         let is_copied = copy_into(thread.checked_add(self.number_offset?)?, &mut number);
-        // The value 0 is skipped, because the kernel would interpret 0 as the calling thread.
+        // Skip the value 0, because the kernel would interpret 0 as the calling thread.
         is_copied.then(|| i32::from_ne_bytes(number)).filter(|number| *number > 0)
     }
 
@@ -408,16 +410,16 @@ impl OtherThreads {
             is_partial: captured.is_partial() || self.is_cut,
             evaluator: &interpreter.evaluator,
         };
-        // The size of a cut stack's last frame is unknown, so its Python frames are appended together with the frames
-        // of outer evaluator calls.
+        // If the native stack is cut, the size of its last frame is unknown. Therefore this frame's Python frames are
+        // appended together with the frames of outer evaluator calls.
         if let [others @ .., last] = pair.native
             && captured.is_partial()
             && pair.is_evaluator(*last)
         {
             pair.native = others;
         }
-        // Compare no memory above the root of the stack, because such memory does not belong to the thread's stack and
-        // may change at any time.
+        // Do not compare memory above the root of the stack, because this memory does not belong to the thread's stack
+        // and may change at any time.
         let base = registers[SP_INDEX];
         let root = stack_pointers.last()?.saturating_sub(base) as usize;
         let compared = if captured.is_partial() { stack.len() } else { root.min(stack.len()) };
@@ -471,7 +473,7 @@ impl OtherThreads {
     }
 }
 
-/// The registers of a sample, and the part of the sampled stack below `upper`.
+/// The registers of a sample, and the words of the sampled stack below the address `upper`.
 struct HeldWords<'a> {
     registers: &'a [u64; REGISTERS],
     stack: &'a [u8],
@@ -516,9 +518,10 @@ fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize>
     at.checked_sub(1).filter(|_| at < stack_pointers.len())
 }
 
-/// Whether the merged stack has no native frame of the evaluator on the leaf side of the outermost Python frame. If
-/// there is such a native frame, its evaluator call began or ended between the sample and the read. Evaluator calls
-/// nearer to the root may belong to another interpreter, or to the stack below a greenlet.
+/// Whether, in the merged stack, all native frames of the evaluator are nearer to the root than all Python frames. A
+/// native evaluator frame on the leaf side of a Python frame shows that an evaluator call began or ended between the
+/// sample and the read. Evaluator calls nearer to the root may belong to another interpreter, or to the stack below a
+/// greenlet.
 fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     use gpuflame_model::record::FrameKind;
     let is_python = |frame: &Frame| matches!(frame.kind(), FrameKind::Python { .. });
@@ -526,8 +529,8 @@ fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     !frames[..outermost].iter().any(|frame| pair.is_evaluator(*frame))
 }
 
-/// Writes the native frames to `out`, with a label in place of all frames from the innermost to the outermost call of
-/// the evaluator. Returns the number of written frames.
+/// Writes the native frames to `out`. All frames from the innermost to the outermost call of the evaluator are replaced
+/// by one label. Returns the number of written frames.
 fn label_not_read(
     native: &[Frame],
     interpreter: &Interpreter,
@@ -540,7 +543,7 @@ fn label_not_read(
     write_frames(native[..first].iter().chain([&label]).chain(&native[after..]), out)
 }
 
-/// Writes the frames to `out`, and returns the number of written frames.
+/// Writes `frames` to `out`, and returns the number of written frames.
 fn write_frames<'a>(
     frames: impl IntoIterator<Item = &'a Frame>,
     out: &mut [Frame; MAX_MERGED_FRAMES],
@@ -548,7 +551,7 @@ fn write_frames<'a>(
     out.iter_mut().zip(frames).map(|(place, frame)| *place = *frame).count()
 }
 
-/// Returns the number of bytes up to and including the last byte that differs between `then` and `now`.
+/// Returns the position after the last byte that differs between `then` and `now`, or 0 if no byte differs.
 fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
     if then == now {
         return 0;
@@ -610,7 +613,7 @@ impl PageCopies {
     }
 
     fn page(&mut self, number: u64) -> Option<&[u8]> {
-        // Page 0 is never mapped, so the number 0 marks free slots.
+        // The number 0 can mark free slots, because page 0 is never mapped.
         if number == 0 {
             return None;
         }
@@ -740,8 +743,8 @@ mod tests {
         assert_eq!(changed_bytes(&then, &now), 42);
     }
 
-    /// A sampled stack whose frames start at the address 1,000 and have 16 bytes each. `E` is a call of the evaluator,
-    /// and other letters are other code.
+    /// A sampled stack whose frames start at the address 1,000 and have 16 bytes each. The letter `E` is a call of the
+    /// evaluator, and every other letter is a frame of other code.
     struct Sample {
         native: Vec<Frame>,
         positions: Vec<u64>,

@@ -3,12 +3,12 @@
 //! Memory on a page is read in place only after the kernel has reported the page as readable. Before the kernel has
 //! reported a page as readable, memory on this page is read through a copy that the kernel makes
 //! (`memory::copy_mapped`), which fails for unmapped memory. A page that was readable may be unmapped later. But an
-//! intact chain of frames never leads to an unmapped page, because Python does not free memory that the chain uses.
-//! One risk remains: a corrupted chain may lead to an unmapped page on which frames once were.
+//! intact chain of frames never leads to an unmapped page, because Python does not free memory that is part of the
+//! chain. One risk remains: a corrupted chain may lead to an unmapped page on which frames once were.
 
 use crate::memory;
 
-/// Bounds of user space addresses. The first page is excluded.
+/// Lower and upper bound of user space addresses. The first page of user space is excluded.
 const MIN_ADDRESS: u64 = 4096;
 const END_ADDRESS: u64 = 1 << 47;
 

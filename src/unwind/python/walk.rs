@@ -1,14 +1,14 @@
 //! Walks the Python frames of the calling thread, from the innermost frame outwards.
 //!
-//! Only the thread itself pushes and pops its frames. During a walk, the thread is inside a function call, and each
-//! frame holds a reference to its code object. So the frames do not change during a walk, even if another thread holds
-//! the GIL.
+//! Only the calling thread pushes and pops its own Python frames. During a walk, the thread is inside a function call,
+//! and each frame holds a reference to its code object. So the frames do not change during a walk, even if another
+//! thread holds the GIL.
 //!
-//! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last
-//! walk, the stored frames are only compared with memory. If the innermost frame differs, new frames are followed
-//! until they lead to a frame of the last walk. The stored frames from that frame to the root are then compared with
-//! memory. The loads of these comparisons do not depend on each other. Stored frames are reused if they are unchanged
-//! up to the root.
+//! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last walk,
+//! the stored frames are only compared with memory. If the innermost frame differs, new frames are followed until they
+//! lead to a frame of the last walk. The stored frames from the first common frame to the root are then compared with
+//! memory. The comparisons are fast because their loads do not depend on each other. Stored frames are reused if they
+//! are unchanged up to the root.
 
 use super::code::{self, CodeFingerprint, CodeTable, CodeTexts, Description, Scratch, version_of};
 use super::interpreter::Interpreter;
@@ -24,7 +24,7 @@ use gpuflame_model::record::{CodeId, Frame};
 pub(super) struct InterpreterFrame {
     /// Two adjacent words of the frame, one of which links to the previous frame: see [`layout::FrameLayout::link`].
     link: u128,
-    /// Identifies the code object if Python gave it no version number.
+    /// Fingerprint that identifies the code object if Python gave the object no version number.
     fingerprint: CodeFingerprint,
     /// Address of the frame.
     pub(super) at: u64,
@@ -32,7 +32,7 @@ pub(super) struct InterpreterFrame {
     holds: u64,
     pub(super) position: u64,
     /// For the first frame of an evaluator call, an address on the C stack inside the native frame of that call, or
-    /// [`SOMEWHERE`]. For any other frame, 0.
+    /// [`SOMEWHERE`]. For any frame that does not start an evaluator call, 0.
     pub(super) boundary: u64,
     /// The frame as it is recorded in stacks. 0 if Python hides the frame, because hidden frames are not recorded.
     pub(super) frame: Frame,
@@ -62,14 +62,13 @@ impl InterpreterFrame {
     /// Whether this frame has the given code object reference and position, and the code object is unchanged.
     ///
     /// # Safety
-    /// Either a frame must refer to the code object, or the code object must have been readable when this item was
-    /// filled.
+    /// A frame must refer to the code object, or the code object must have been readable when this item was filled.
     #[inline(always)]
     unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut CodeTexts) -> bool {
         // SAFETY: the caller guarantees that the code object's memory is readable.
         let is_same =
             holds == self.holds && position == self.position && unsafe { self.has_same_code(holds, layout) };
-        // SAFETY: apart from its texts, the code object was just found to be the same.
+        // SAFETY: the code object was just found to be the same, apart from its texts.
         is_same && (self.version != 0 || unsafe { self.fingerprint.has_same_texts(layout, texts) })
     }
 
@@ -97,8 +96,8 @@ impl InterpreterFrame {
     /// of the object.
     ///
     /// # Safety
-    /// Either a frame must refer to the code object by the word `holds`, or the code object must have been readable
-    /// when this item was filled.
+    /// A frame must refer to the code object by the word `holds`, or the code object must have been readable when this
+    /// item was filled.
     #[inline(always)]
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
@@ -116,7 +115,7 @@ impl InterpreterFrame {
 /// The sixteen bytes must be readable.
 #[inline(always)]
 unsafe fn pair(address: u64) -> u128 {
-    // SAFETY: the caller guarantees that the bytes are readable; the read needs no alignment.
+    // SAFETY: the caller guarantees that the bytes are readable, and this kind of read needs no alignment.
     unsafe { (address as *const u128).read_unaligned() }
 }
 
@@ -163,8 +162,9 @@ impl InterpreterFrame {
     }
 }
 
-/// Returns the frame as it is recorded in stacks. The Python frame is at `position` of the code object at `code`.
-/// `number` and `traceable` describe this code object (see `CachedCode`). Returns 0 if Python hides the frame.
+/// Returns the frame in the form in which stacks contain it. The Python frame executes the instruction at `position` of
+/// the code object at `code`. `number` and `traceable` describe this code object (see `CachedCode`). Returns 0 if
+/// Python hides the frame.
 #[inline(always)]
 pub(super) fn recorded_frame(
     (code, position): (u64, u64),
@@ -217,8 +217,8 @@ pub(super) struct PythonWalk {
     pub(super) items: [InterpreterFrame; MAX_FRAMES],
     /// The frames that a walk has followed so far, leaf first.
     links: [Link; MAX_FRAMES],
-    /// For each slot (the result of [`slot_of`] for a frame's address), the index of an item that may be that frame.
-    /// The index is only a hint, so it must be checked.
+    /// For each slot that [`slot_of`] computes from a frame's address, the index of an item that may be that frame. The
+    /// index is only a hint, so it must be checked.
     slots: [u16; SLOT_COUNT],
     scratch: Scratch,
 }
@@ -296,9 +296,9 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
         item(count - 1).at == at && unsafe { self.changed(layout, &mut cframe) } == 0
     }
 
-    /// Returns the number of frames from the root up to and including the innermost changed frame, or 0 if no frame
-    /// has changed. On entry, `cframe` must be the evaluator call of the innermost frame. On return, `cframe` is the
-    /// evaluator call of the changed frame.
+    /// Returns the number of frames from the root up to and including the innermost changed frame, or 0 if no frame has
+    /// changed. On entry, `cframe` must be the address of the innermost frame's cframe. On return, `cframe` is the
+    /// address of the changed frame's cframe.
     ///
     /// All memory that the earlier walk read must have been readable then, and the thread's frames must lead to the
     /// innermost frame.
@@ -319,9 +319,9 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
-                // The frame is not the first frame of its evaluator call, so the call stays the same. (The flag itself
-                // was compared as a part of the frame.) In the other match arms, the memory of the evaluator call was
-                // readable at the earlier walk, or no field of the call is read.
+                // The frame is not the first frame of its evaluator call, so `cframe` stays the same. (The flag itself
+                // was compared as a part of the frame.) In the other match arms, the cframe was readable at the earlier
+                // walk, or no field of the cframe is read.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
@@ -344,8 +344,8 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
         0
     }
 
-    /// Does the same as [`ReachedFrames::changed`]. For CPython 3.11, passes all offsets as constants; since 3.12,
-    /// passes those offsets as constants that are equal in all versions.
+    /// Does the same as [`ReachedFrames::changed`]. For CPython 3.11, passes all offsets as constants. For 3.12 and
+    /// later, passes as constants the offsets that are equal in all these versions.
     ///
     /// # Safety
     /// The conditions of [`ReachedFrames::changed`] apply.
@@ -429,7 +429,7 @@ impl PythonWalk {
     fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), WalkError> {
         let layout = &interpreter.layout.frame;
         let last = self.head;
-        // Number of frames of the last walk that this walk may still reach.
+        // Number of the last walk's frames that this walk may still reach.
         let mut known = if last.thread == thread { self.count } else { 0 };
         let mut cframe = 0;
         let mut at = self.word(thread, interpreter.layout.thread)?;
@@ -470,7 +470,7 @@ impl PythonWalk {
             // SAFETY: `layout.bytes` bytes of the frame are readable.
             let next = unsafe { word(at + u64::from(layout.previous)) };
             if layout.boundary == Boundary::Shim && byte(layout.owner) >= OWNED_BY_EVALUATOR {
-                // In a corrupted chain the evaluator's frames may form a cycle.
+                // Count the evaluator's frames, because in a corrupted chain they may form a cycle.
                 shims += 1;
                 if shims > 2 * MAX_FRAMES {
                     return Err(WalkError::Garbage);
@@ -510,7 +510,7 @@ impl PythonWalk {
         Ok((0, count))
     }
 
-    /// Stores the frame at `link` in the item with the index `item`. Returns whether the last walk had the same frame
+    /// Stores the frame at `link` in the item with the index `item`. Returns true if the last walk had the same frame
     /// in this item.
     #[inline(always)]
     fn visit(
@@ -613,8 +613,8 @@ impl PythonWalk {
         Ok(())
     }
 
-    /// Returns the slot of the code object in the thread's table. Adds the object to the table if it is new, or if the
-    /// slot contains another object that was at the same address.
+    /// Returns the slot of the code object in the thread's table. Adds the object to the table if the object is new, or
+    /// if the slot contains another object that was at the same address.
     fn find(
         &mut self,
         code: u64,
@@ -965,8 +965,8 @@ pub(super) mod tests {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
-    /// Returns all kinds of layouts. The flag of each layout states whether the outermost frame belongs to the
-    /// evaluator and not to a function.
+    /// Returns all kinds of layouts. The flag of each layout is true if the outermost frame belongs to the evaluator
+    /// and not to a function.
     pub(in crate::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::from_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };
@@ -984,7 +984,7 @@ pub(super) mod tests {
     }
 
     /// Compares walks that reuse the last walk with walks that reuse nothing. Returns the number of walks that reused
-    /// some frames although other frames had changed.
+    /// some frames of the last walk although other frames had changed.
     fn compare(made: &mut FakeInterpreter, steps: usize) -> usize {
         let (mut again, mut numbers) = (MappedWalk::new(), Numbers::default());
         let walk = again.walk();

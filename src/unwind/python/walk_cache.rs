@@ -1,16 +1,16 @@
 //! A cache of the thread's earlier Python walks. Each cached walk is identified by an index.
 //!
-//! A program launches from the same few hundred places again and again. If the thread's frames are the same as in a
+//! Most programs launch from the same few hundred places again and again. If the thread's frames are the same as in a
 //! cached walk, the walk's index identifies the whole stack, and no frame has to be looked up or hashed. A cached walk
-//! is compared with memory frame by frame, starting at the innermost frame; each comparison proves that the next frame
-//! may be read.
+//! is compared with memory frame by frame, starting at the innermost frame. If a frame is unchanged, the next outer
+//! frame may be read.
 //!
 //! A frame that is part of several walks is stored only once, as in a tree, so a look-up reads mostly the same memory
-//! as the previous look-up. A look-up first compares the predicted walk. This is the walk that came next when the
-//! previous two walks and the native frames were last the same as now. If the prediction is wrong, the look-up compares
-//! the walks whose innermost frame has the same address and position as the thread's innermost frame. At most one walk
-//! is inserted per eight look-ups, and insertions become rarer while inserted walks are never hit. So programs whose
-//! walks do not repeat pay little.
+//! as the previous look-up. A look-up first compares the predicted walk. The predicted walk is the walk that followed
+//! when the previous two walks and the native frames were last the same as now. If the prediction is wrong, the look-up
+//! compares the walks whose innermost frame has the same address and position as the thread's innermost frame. At most
+//! one walk is inserted per eight look-ups, and insertions become rarer while inserted walks are never hit. So the
+//! cache costs little in programs whose walks do not repeat.
 
 use std::ptr::NonNull;
 
@@ -24,7 +24,7 @@ use crate::memory;
 pub const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Maximum number of different frames in all cached walks together. When this number is reached, the cache is emptied.
+/// Maximum total number of different frames in all cached walks. When this number is reached, the cache is emptied.
 const MAX_FRAMES: usize = 4096;
 /// Number of slots in the hash table of all stored frames.
 const FRAME_SLOTS: usize = 2 * MAX_FRAMES;
@@ -98,8 +98,8 @@ const _: () = assert!(
 );
 
 impl WalkCache {
-    /// Sets the index of the thread's native stack in the cache of whole stacks. A separate function sets the index, so
-    /// that the index takes no register during the walk.
+    /// Sets the index of the thread's native stack in the cache of whole stacks. The index is set by a separate
+    /// function, so that it takes no register during the walk.
     #[inline(always)]
     pub(super) fn set_native(&mut self, native: usize) {
         self.native = native;
@@ -154,7 +154,8 @@ impl WalkCache {
         if self.contents.is_none() {
             self.contents = memory::reserve(size_of::<WalkCacheMemory>()).map(NonNull::cast);
             if self.contents.is_none() {
-                // The next insertion tries again to reserve the memory. The back-off makes these attempts rarer.
+                // The next insertion tries again to reserve the memory. The back-off limits how often an insertion is
+                // tried.
                 self.budget.raise_insert_cost();
                 return None;
             }
@@ -273,7 +274,7 @@ impl WalkCacheMemory {
         number
     }
 
-    /// Stores a walk. Returns the walk's index, and whether this walk replaced a walk that was never hit.
+    /// Stores a walk. Returns the index of the new walk, and whether the new walk replaced a walk that was never hit.
     fn put(&mut self, (set_index, tag): (usize, u32), cached: CachedWalk) -> (usize, bool) {
         let set = &mut self.sets[set_index];
         let walks = &mut self.walks[set_index * WAYS..][..WAYS];

@@ -1,14 +1,14 @@
 //! Entry of the cache of whole stacks (see `stack_cache`): all values that determine the result of a walk.
 //!
 //! An entry equals the present stack if both have the same key and the same values of all words that the walk read. If
-//! the walk reads rbp, both must also have the same rbp. The words themselves are not stored. Instead, hashes of 128
-//! bits are compared, which depend on the values of the words and on their order. Entries whose words have the same
-//! addresses (the same layout) have the words in the same order. So a hash that was computed for one entry is valid
-//! for all entries with the same layout. Two layouts count as the same if their hashes of 64 bits are equal.
+//! the walk reads rbp, both must also have the same rbp. The words themselves are not stored. Instead, 128-bit hashes
+//! are compared, which depend on the values and on the order of the words. Entries whose words have the same addresses
+//! (the same layout) have the words in the same order. So a hash of the present stack that was computed for one entry
+//! can be compared with all entries of the same layout. Two layouts count as the same if their hashes of 64 bits are
+//! equal.
 //!
-//! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the
-//! other words. Only the choice of the sample words depends on this order, because the sample words are taken at
-//! regular distances.
+//! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the other
+//! words. This order matters only for the choice of the sample words, which are taken at regular distances.
 
 use super::stack_set::SETS;
 use crate::copy::RED_ZONE;
@@ -19,7 +19,7 @@ use crate::memory::word;
 /// step of the hash processes.
 const MAX_WORDS: usize = 57 * BLOCK_WORDS;
 const BLOCK_WORDS: usize = 8;
-/// Number of sample words that are compared before the hash over all words is computed.
+/// Number of sample words. They are compared before the hash over all words is computed.
 const PROBES: usize = 4;
 
 /// A cached stack without its frames. The caller has stored the frames under the stack's index.
@@ -35,13 +35,13 @@ pub(super) struct CachedStack {
     pub(super) is_generated: bool,
     /// Number of words that the walk of this stack read.
     len: u16,
-    /// Place of this stack in the sets: eight times the index of its set, plus the index of its way (its place within
-    /// the set).
+    /// Place of this stack in the cache: eight times the index of the stack's set, plus the index of its way (its place
+    /// within the set).
     pub(super) slot: u16,
     /// Index of the stack that was hit directly after this stack's latest hit.
     pub(super) follower: u16,
-    /// Sample words from all parts of the stack. Two stacks with the same starting state usually differ in one of
-    /// these words, because they have different callers at the root or different functions at the leaf.
+    /// Sample words from all parts of the stack. Two different stacks with the same starting state usually differ in at
+    /// least one sample word, because their functions at the root or at the leaf differ.
     probes: [u64; PROBES],
     probe_offsets: [u16; PROBES],
     /// Hash of `word_offsets`.
@@ -52,8 +52,8 @@ pub(super) struct CachedStack {
 
 const _: () = assert!(size_of::<CachedStack>() == 1024, "a stack begins at a cache line");
 
-/// The key of a cached stack: the starting state of its walk and its hint, which are known before any word of the
-/// stack is read.
+/// The key of a cached stack: the starting state of the stack's walk, and the caller's hint. The key is known before
+/// any word of the stack is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct StackKey {
@@ -72,7 +72,7 @@ impl StackKey {
         Self { pc, sp, hint, state: state.as_word() }
     }
 
-    /// Indices of the two sets that may store stacks with this key, and the tag that stacks with this key have in
+    /// Returns the indices of the two sets that may store stacks with this key, and the tag that such stacks have in
     /// their set.
     #[inline(always)]
     pub(super) fn sets_and_tag(&self) -> ([usize; 2], u32) {
@@ -130,12 +130,12 @@ impl CachedStack {
         Some(())
     }
 
-    /// Whether `other` is the same stack.
+    /// Whether `other` equals this stack.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.key, self.hash, self.bp) == (other.key, other.hash, other.bp)
     }
 
-    /// Overwrites this stack with `other`. Copies only the words that `other` uses.
+    /// Replaces this stack by a copy of `other`. Copies only the words that `other` uses.
     pub(super) fn copy_from(&mut self, other: &Self) {
         (self.key, self.bp, self.hash) = (other.key, other.bp, other.hash);
         (self.bp_matters, self.is_generated, self.len) = (other.bp_matters, other.is_generated, other.len);
@@ -176,7 +176,7 @@ impl CachedStack {
         unsafe { word(base.wrapping_add(8 * u64::from(offset))) }
     }
 
-    /// Hash of the present values of the stack's words.
+    /// Computes the hash of the present values of the stack's words.
     #[inline(always)]
     fn hash_words(&self, sp: u64) -> [u64; 2] {
         let at = |offset: u16| self.word(sp, offset);
@@ -201,7 +201,7 @@ const STARTS: [u64; BLOCK_WORDS / 2] =
 const SEEDS: [u64; BLOCK_WORDS / 2] =
     [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
 
-/// Hash of the offsets of a stack's words.
+/// Computes the hash of the offsets of a stack's words.
 fn layout_of(word_offsets: &[u16]) -> u64 {
     let (chunks, _) = word_offsets.as_chunks::<4>();
     let packed = chunks.iter().map(|chunk| chunk.iter().fold(0, |all, one| all << 16 | u64::from(*one)));

@@ -20,7 +20,7 @@ const MAX_CANDIDATES: usize = 16;
 pub(crate) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>> {
     let mut candidates: [(Range<u64>, u32); MAX_CANDIDATES] = std::array::from_fn(|_| (0..0, 0));
     for target in branches(object, hot)?.filter(|(target, _)| !hot.contains(target)) {
-        // Skip unconditional jumps, because they may be tail calls to other functions.
+        // Skip unconditional jumps, because an unconditional jump may be a tail call to another function.
         let (target, true) = target else { continue };
         let Some(part) = function(object, target).filter(|part| !overlap(part, hot)) else { continue };
         let candidate = candidates.iter_mut().find(|(known, count)| *known == part || *count == 0);

@@ -19,7 +19,7 @@ type Bytes = EndianSlice<'static, LittleEndian>;
 
 /// Storage for running one unwind program. It has room for the rules of 18 registers (a frame that the kernel pushes
 /// has rules for 17 registers), and for 6 rows that the program may save with `DW_CFA_remember_state`. The storage is
-/// small, because rows are copied on the launching thread's stack, which may be small.
+/// small because rows are copied on the launching thread's stack, and that stack may be small.
 pub(super) struct UnwindStorage;
 
 impl UnwindContextStorage<usize> for UnwindStorage {
@@ -43,7 +43,7 @@ pub(super) struct UnwindRow<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
     pub(super) row: &'a UnwindTableRow<usize, UnwindStorage>,
-    /// Whether this frame is a signal trampoline. The caller of such a frame did not call the trampoline, but was
+    /// Whether this frame is a signal trampoline. The caller of a signal trampoline did not make a call, but was
     /// interrupted by a signal.
     pub(super) is_signal: bool,
 }
@@ -54,7 +54,7 @@ pub(super) struct Compiler {
     context: UnwindContext<usize, UnwindStorage>,
     /// The unwind program that is being run. The unwind program is stored here to save stack space.
     found: Option<FoundFde>,
-    /// State of the checks by which the present walk detects outdated rules of generated code.
+    /// State of the checks with which the present walk detects outdated rules of generated code.
     pub(super) checks: Checks,
 }
 
@@ -83,8 +83,8 @@ impl Compiler {
         Some(UnwindRow { section: *section, encoding, row, is_signal: fde.is_signal_trampoline() })
     }
 
-    /// Compiles the rule for a frame whose code is in `object` and whose instruction pointer is `pc`. `address` is the
-    /// address to look up: `pc - 1` if `pc` is a return address, otherwise `pc`.
+    /// Compiles the rule for a frame whose code is in `object` and whose instruction pointer is `pc`. The argument
+    /// `address` is the address to look up: `pc - 1` if `pc` is a return address, otherwise `pc`.
     #[inline(never)]
     pub(super) fn rule(&mut self, object: &Object, address: u64, pc: u64) -> Option<Rule> {
         match self.row(object, address) {
@@ -94,10 +94,10 @@ impl Compiler {
     }
 }
 
-/// Whether `pc` is the first byte of a function. Call this function for a return address if the call instruction
-/// before it would be in code without unwind information. No call instruction pushes the address of a function's first
-/// byte. So if `pc` is the first byte of a function, the frame is the outermost frame of a stack that `makecontext` or
-/// similar code set up.
+/// Whether `pc` is the first byte of a function. Call this function for a return address if the preceding call
+/// instruction would be in code without unwind information. No call instruction pushes the address of a function's
+/// first byte. So if `pc` is the first byte of a function, the frame is the outermost frame of a stack that
+/// `makecontext` or similar code set up.
 #[inline(never)]
 pub(super) fn is_handwritten(object: &Object, pc: u64) -> bool {
     find_fde(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
@@ -142,8 +142,8 @@ fn find_fde(object: &Object, address: u64) -> Option<FoundFde> {
     Some((section, bases, fde))
 }
 
-/// Finds a function's FDE by reading the whole section. This function is needed for an object without a binary search
-/// table.
+/// Finds a function's FDE by reading the whole `.eh_frame` section. This slow search is needed for objects that have no
+/// binary search table.
 #[cold]
 #[inline(never)]
 fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Fde> {
@@ -152,7 +152,7 @@ fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u6
 
 impl UnwindRow<'_> {
     /// Converts this row to a rule. This function is not inlined into the code that runs the unwind program, so that
-    /// this function and that code do not need stack space at the same time.
+    /// the two do not need stack space at the same time.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {
@@ -169,8 +169,7 @@ impl UnwindRow<'_> {
         self.step(pc, is_exact).or_else(|| self.realigned()).unwrap_or(Rule::SLOW)
     }
 
-    /// Converts this row to the rule of a plain step. Returns `None` if a plain step cannot express everything in the
-    /// row.
+    /// Converts this row to the rule of a plain step. Returns `None` if a plain step cannot express the whole row.
     fn step(&self, pc: u64, is_exact: bool) -> Option<Rule> {
         let (from_bp, offset) = match self.row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RSP => (false, *offset),
@@ -248,7 +247,7 @@ impl UnwindRow<'_> {
         (at(0x1230) == Some(offset)).then_some(offset)
     }
 
-    /// Returns the value of an expression, which may read registers and memory.
+    /// Evaluates an expression, which may read registers and memory, and returns its value.
     pub(super) fn evaluate(
         &self,
         expression: &UnwindExpression<usize>,

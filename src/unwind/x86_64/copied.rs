@@ -106,14 +106,14 @@ impl WalkerState {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], state: LoaderState) {
         let at = CopiedRegisters(registers);
-        // The thread was not executing code of user space. For example, it may have been in the vsyscall page of an
-        // old kernel. An address outside user space is not looked up.
+        // The sampled thread was not executing code in user space. For example, it may have been in the vsyscall page
+        // of an old kernel. An address outside user space is not looked up.
         if check_return_address(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // This walk runs on one of gpuflame's own threads. So the walk may check the rules of generated code, although
-        // each frame of generated code then takes one system call.
+        // Walks of copied stacks run on gpuflame's own threads. So a walk may check the rules of generated code,
+        // although this takes one system call per frame of generated code.
         self.compiler.checks = Checks::all();
         let mut words = CopiedStack { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);
@@ -205,8 +205,8 @@ impl Words for CopiedStack<'_> {
         Some((saved, self.word_at(cfa - 8)?))
     }
 
-    /// Moves to the code that a signal interrupted, if that code is further up on this stack. If that code is on
-    /// another stack, the walk ends, because no other stack was copied.
+    /// Continues the walk at the code that a signal interrupted, if that code is on this stack, above the signal frame.
+    /// If that code is on another stack, the walk ends, because no other stack was copied.
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd> {
         if sp > from && self.word_at(sp).is_some() { Ok(()) } else { Err(WalkEnd::Lost) }
     }

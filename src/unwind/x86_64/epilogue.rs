@@ -1,18 +1,18 @@
 //! Unwinds a frame of a function that has no unwind information and returns soon after its call. The instructions
 //! after the call (the epilogue) show where the caller's frame is.
 //!
-//! Code generated at run time often has neither unwind information nor a frame pointer. Some of this code, such as
-//! CPython's trampolines for `perf`, and thunks, consists of a call and an epilogue. The code is read starting at the
-//! return address, so exactly the instructions that will run next are read.
+//! Code generated at run time often has neither unwind information nor a frame pointer. Some of this code, for example
+//! CPython's trampolines for `perf` and thunks, consists of only a call and an epilogue. The code is read starting at
+//! the return address, so exactly the instructions that will run next are read.
 
 use super::super::memory::copy_mapped;
 
 /// Effect of an epilogue on the frame. Both fields are distances in words of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epilogue {
-    /// Distance from the frame's stack pointer up to the caller's stack pointer.
+    /// Distance from the frame's stack pointer up to the caller's stack pointer, in words of eight bytes.
     pub(super) words: u16,
-    /// Distance of the saved rbp below the caller's stack pointer; 1 if rbp was not saved.
+    /// Distance of the saved rbp below the caller's stack pointer, in words of eight bytes; 1 if rbp was not saved.
     pub(super) saved: u16,
 }
 
@@ -61,7 +61,7 @@ impl Epilogue {
             code = &code[length..];
             words += popped;
         }
-        // Add the word of the return address.
+        // Also count the word that contains the return address.
         let words = words + 1;
         let saved = rbp.map_or(1, |at| words - at);
         let fits = words <= Self::MAX_WORDS.into() && saved <= Self::MAX_SAVED.into();
@@ -110,7 +110,8 @@ mod tests {
             &[0xc9, 0xc3],
             // The code is `mov %rax, %rsp; ret`.
             &[0x48, 0x89, 0xc4, 0xc3],
-            // The code is `add $0x10008, %rsp; ret`, which belongs to a frame larger than the limit.
+            // The code is `add $0x10008, %rsp; ret`, which belongs to a frame that is larger than the limit
+            // (`MAX_WORDS`).
             &[0x48, 0x81, 0xc4, 8, 0, 1, 0, 0xc3],
             &[0x48, 0x81, 0xc4, 8, 0x40, 0, 0, 0xc3],
             // jmp

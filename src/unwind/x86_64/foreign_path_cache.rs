@@ -1,21 +1,21 @@
-//! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along the
-//! same path reads the stack in place, instead of copying it through the kernel (`unwind::copy`). A copy takes at
-//! least 2 us per launch: for the system call itself, and for the cache lines and branch predictions that the system
-//! call evicts. The cache works because programs with many coroutines launch from the same few places in each
-//! coroutine.
+//! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along a cached
+//! path reads the stack in place, instead of copying it through the kernel (`unwind::copy`). A copy takes at least 2 us
+//! per launch: for the system call itself, and for the cache lines and branch predictions that the system call evicts.
+//! The cache works because programs with many coroutines launch from the same few places in each coroutine.
 //!
-//! A path is stored for a walk through a copy if the walk took only plain steps and reached the root. For each frame,
-//! a path contains the frame's offset above the first frame, its return address, and its rule. A path does not contain
-//! the address of the stack, so thousands of coroutines with the same frames share one path. A path is stored when it
-//! is walked for the second time.
+//! A path is stored if a walk through a copy took only plain steps and reached the root. For each frame, a path
+//! contains the frame's offset above the first frame, its return address, and its rule. A path does not contain the
+//! address of the stack, so thousands of coroutines with the same frames share one path. A path is stored when it is
+//! walked for the second time.
 //!
-//! All words of a path are on the page that contains our own outermost frame, and no thread can unmap that page
-//! without crashing our own code. If a stack's frames extend beyond that page, the stack is copied each time. Asking
-//! the kernel whether the next page is readable would cost only a tenth of a copy, but would not be safe. The next
-//! page may no longer be part of the stack, even if its words still equal the words of the earlier stack. Another
-//! thread may unmap the page between the kernel's answer and the read.
+//! All stack words that a path reads are on the page that contains our own outermost frame. No thread can unmap that
+//! page without crashing our own code. If a stack's frames extend beyond the page of our own outermost frame, the stack
+//! is copied each time. For such a stack, asking the kernel whether the next page is readable would cost only a tenth
+//! of a copy, but would not be safe. First, the next page may no longer be part of the stack, even if its words still
+//! equal the words of the earlier stack. Second, another thread may unmap the next page between the kernel's answer and
+//! the read.
 //!
-//! If a stack differs from the path, the walk starts again and reads the stack through a copy.
+//! If a stack differs from its cached path, the walk starts again and reads the stack through a copy.
 
 use std::hint::select_unpredictable;
 use std::ptr::NonNull;
@@ -46,7 +46,7 @@ struct ForeignPath {
     pc: u64,
     offset: u64,
     /// Offset in bytes from the first frame's stack pointer to the end of the outermost frame. If the outermost frame
-    /// has no return address, this field is the offset to the outermost frame's stack pointer.
+    /// has no return address, this field is instead the offset to the outermost frame's stack pointer.
     end_offset: u64,
     /// The loader's unload count when the path was stored.
     unloads: u32,
@@ -126,7 +126,7 @@ fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     let end_of_walk = match end {
         WalkEnd::ZeroReturn(end_of_walk) if root.rule.is_plain() => end_of_walk,
         WalkEnd::Bottom => root.sp,
-        // Whether a walk ends with `NoInformation` depends on the value of rbp, but not on any word in memory.
+        // A walk ends with `NoInformation` because of the value of rbp; no word in memory affects this.
         WalkEnd::NoInformation
             if root.rule.kind() == RuleKind::Unknown
                 && !root.rule.may_be_replaced()
@@ -143,7 +143,7 @@ fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     (is_plain && is_even(end_of_walk) && is_near && steps.len() <= MAX_PATH_FRAMES).then_some(end_of_walk)
 }
 
-/// End of the page that contains the word below `sp`. Our own frames are on the same page.
+/// End of the page that contains the word below `sp`. Our own frames are on this page, too.
 #[inline(always)]
 fn page_end(sp: u64) -> u64 {
     sp.next_multiple_of(PAGE)
@@ -184,8 +184,8 @@ impl ForeignPath {
         if frame_pc == root.pc { self.end(root.rule, (sp, bp), first + self.end_offset, state) } else { None }
     }
 
-    /// Returns how the walk ends at its outermost frame, whose stack pointer is `sp`. Returns `None` if the walk that
-    /// was stored ended in another way.
+    /// Returns how the walk ends at its outermost frame, whose stack pointer is `sp`. Returns `None` if the stored walk
+    /// ended in another way.
     #[inline(always)]
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), end_of_walk: u64, state: LoaderState) -> Option<WalkEnd> {
         match rule.kind() {
@@ -273,7 +273,7 @@ mod tests {
 
     impl Drop for Stack {
         fn drop(&mut self) {
-            // SAFETY: the mapping is ours, and the test has finished with it.
+            // SAFETY: the mapping is ours, and the test no longer uses it.
             unsafe { memory::unmap(self.memory, 3 * PAGE as usize) };
         }
     }
@@ -324,7 +324,7 @@ mod tests {
         let (steps, end) = walked(&stack, 6);
         let steps: Vec<_> = steps.iter().map(|step| (step.pc, step.sp)).collect();
         assert_eq!(followed(&paths, &stack, LoaderState::default()), Some((steps, end)));
-        // Another stack with the same contents.
+        // Another stack with the same contents follows the cached path, too.
         let other = Stack::new(6, 0);
         assert_eq!(followed(&paths, &other, LoaderState::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
         // After an unload, other code may be at the path's code addresses.

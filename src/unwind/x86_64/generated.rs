@@ -1,22 +1,22 @@
-//! Decides how often to check whether the rules of generated code still match the instructions of the code.
+//! Decides how often to check whether the rules of generated code still match the code's instructions.
 //!
 //! The rule for code without unwind information is derived from the code's instructions (see `epilogue`). But a program
-//! may replace generated code by other code at the same address at any time. Only the kernel can read code safely,
-//! which costs a system call per frame. Checking the rules in every capture would be too expensive, so a thread checks
-//! the rules of stacks with generated code as follows:
+//! may replace generated code by other code at the same address at any time. Generated code can be read safely only
+//! through the kernel, which costs one system call per frame. Checking the rules in every capture would be too
+//! expensive, so a thread checks the rules of stacks with generated code as follows:
 //!
 //! * The rules are checked in the first capture of a stack with generated code, and then at intervals of up to 4,096
 //!   captures. Each check that finds no replaced code doubles the interval.
-//! * While stacks are suspicious, the rules are checked 64 times as often. A stack is suspicious if its walk fails at
-//!   or after generated code. A stack is also suspicious if its walk arrives from generated code at an address without
-//!   a rule. (An outdated rule leads into the middle of a frame.)
+//! * While a thread's stacks are suspicious, the rules are checked 64 times as often as otherwise. A stack is
+//!   suspicious if its walk fails at or after generated code. A stack is also suspicious if its walk arrives from
+//!   generated code at an address without a rule. (An outdated rule leads into the middle of a frame.)
 //! * After a check that found replaced code, the rules are also checked in the next capture.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other
-//! threads may also depend on the outdated rule. So a global counter counts replacements, and at each stack with
-//! generated code, each thread compares this counter with the value that it last saw. Until the next check, the part of
-//! a stack from the replaced code to the root may be wrong. A stack that may be wrong is flagged as guessed, like every
-//! stack with generated code.
+//! threads may also depend on the outdated rule. So a global counter counts the replacements that were found. At each
+//! stack with generated code, a thread compares this counter with the value that the thread saw last. Until the next
+//! check finds that code was replaced, the part of a stack from the replaced code to the root may be wrong. A stack
+//! that may be wrong is flagged as guessed, like every stack with generated code.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
 
 /// Amount that the capture of a suspicious stack (whose walk may have used an outdated rule) adds to `captures`, so
-/// that the next check comes sooner. Any other capture of a stack with generated code adds 1.
+/// that the next check comes sooner. A capture of a stack with generated code that is not suspicious adds 1.
 const SUSPICIOUS: u32 = 64;
 /// Binary logarithm of the maximum number of captures between two checks.
 const MAX_BACK_OFF: u32 = 12;
@@ -138,8 +138,8 @@ impl Checks {
 mod tests {
     use super::*;
 
-    /// Simulates `captures` captures. Captures whose index is in `replaced` find replaced code. Returns the indices
-    /// (from 1) of the captures that check their rules.
+    /// Simulates `captures` captures. Simulates captures. The captures with an index in `replaced` find replaced code.
+    /// Returns the indices (from 1) of the captures that check their rules.
     fn checked(
         recheck: &mut RecheckBackoff,
         captures: u32,
@@ -163,8 +163,8 @@ mod tests {
     #[test]
     fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
         let mut recheck = RecheckBackoff::default();
-        // Another test in this process may find replaced code during this test. Captures then walk the stack again,
-        // but do not check rules.
+        // Another test in this process may find replaced code during this test. In this case, captures walk the stack
+        // again, but do not check rules.
         assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
         for _ in 0..MAX_BACK_OFF {
             recheck.back_off = MAX_BACK_OFF;

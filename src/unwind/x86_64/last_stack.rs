@@ -1,21 +1,22 @@
-//! A cache of the thread's last stack. At the next capture, the cache determines which outer part of the last stack is
-//! unchanged.
+//! A cache of the thread's last stack. At the next capture, the cache determines how many of the last stack's outer
+//! frames are unchanged.
 //!
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
 //! that it reads. Suppose that a new walk reaches a state of the last walk, and that all words that the last walk read
-//! from that state to the root are unchanged. If both conditions hold, the rest of the new stack is the same as the
-//! rest of the last stack, step by step. No heuristic is involved. Based on this fact, the cache works as follows:
+//! between that state and the root are unchanged. Then the rest of the new stack is the same as the rest of the last
+//! stack, step by step. The comparison with the last stack uses no heuristic. Based on this fact, the cache works as
+//! follows:
 //!
-//! * A new walk must *reach* a state of the last walk. Equal words in memory are not enough, because the words of a
-//!   frame often stay unchanged after its function has returned.
+//! * A new walk must *reach* a state of the last walk. Unchanged words in memory are not enough, because the words of a
+//!   frame often stay unchanged after the frame's function has returned.
 //! * The value of rbp must match only if rbp is *live*, that is, if a rule nearer to the root reads rbp before another
 //!   rule restores it. In code without frame pointers, rbp is an ordinary register with a different value every time.
 //! * Words are verified before the walk, in order from the root to the leaf, with loads that do not depend on each
-//!   other. The verification stops at the first changed word. So the walk itself compares only one stack pointer per
-//!   frame.
+//!   other. The verification stops at the first changed word. Because the words were verified before, the walk itself
+//!   compares only one stack pointer per frame.
 //! * Frames below the present stack pointer have returned, even if their words are unchanged.
 //! * The newest frames are the first to return, so recording the words of these frames would often be wasted work.
-//!   Therefore a walk's words are recorded only at the next capture: from the root up to the first changed word, and
+//!   Therefore a walk's words are recorded only at the next capture, from the root up to the first changed word, and
 //!   only if all older frames are unchanged. So if stacks have no frames in common, a capture with the cache costs no
 //!   more than a walk without the cache, and the cache needs no back-off.
 //! * Only words of the thread's own stack are stored, because only that stack is sure to stay mapped. Other stacks are
@@ -39,7 +40,8 @@ use crate::memory::word;
 use gpuflame_model::record::Frame;
 
 /// Maximum number of stored words. A step reads at most two words in addition to the return address: rbp, and the CFA
-/// of a realigned frame. One more slot receives words that are not needed, so that storing a word needs no branch.
+/// of a realigned frame. One additional slot receives words that are not needed, so that storing a word needs no
+/// branch.
 const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
 /// The last stack of a thread. [`LastStack::prepare`] turns zeroed memory into a valid, empty cache.
@@ -51,18 +53,18 @@ const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 pub(super) struct LastStack {
     /// The loader state to which the walk's rules belong.
     loader_state: LoaderState,
-    /// Mask of a frame's address bits. The mask is in memory, because otherwise the compiler would rebuild the
-    /// constant for every four frames.
+    /// Mask that selects the address bits of a frame. The mask is in memory, because otherwise the compiler would
+    /// rebuild the constant for every four frames.
     mask: u64,
     /// The thread's own stack.
     stack: StackBounds,
     /// Index of the leafmost recorded frame. A new walk can join the last stack at this frame, or at a frame nearer to
-    /// the root. `MAX_FRAMES` if no frame is recorded.
+    /// the root. The value is `MAX_FRAMES` if no frame is recorded.
     leafmost: usize,
-    /// Number of words that the walk read in the frames from `leafmost` to the root, without the return addresses.
+    /// Number of words that the walk read in the frames from `leafmost` to the root, not counting the return addresses.
     word_count: usize,
-    /// Number of steps of the last walk whose words are not recorded yet. The words of the steps on the leaf side of
-    /// `leafmost` are not recorded yet.
+    /// Number of steps of the last walk whose words are not recorded yet. These steps belong to the frames on the leaf
+    /// side of `leafmost`.
     pending: usize,
     /// The way in which the last walk ended.
     end: WalkEnd,
@@ -74,9 +76,9 @@ pub(super) struct LastStack {
     /// the return address in `frames`.
     offsets: [u32; MAX_FRAMES],
     states: [FrameState; MAX_FRAMES],
-    /// The words that steps read, without the return addresses, root first. For each word, these three arrays contain
-    /// its address (as an offset from the stack's low end), its value, and the index of the frame whose step read the
-    /// word.
+    /// The words that steps read (except for the return addresses), root first. For each word, these three arrays
+    /// contain its address (as an offset from the stack's low end), its value, and the index of the frame whose step
+    /// read the word.
     word_offsets: [u32; MAX_WORDS],
     word_values: [u64; MAX_WORDS],
     word_readers: [u16; MAX_WORDS],
@@ -87,7 +89,7 @@ pub(super) struct LastStack {
 #[repr(C)]
 struct FrameState {
     bp: u64,
-    /// The lower half is the number of words that the steps from this frame to the root read, without the return
+    /// The lower half is the number of words that the steps from this frame to the root read, not counting the return
     /// addresses. The upper half has three flags: whether `bp` affects any of these steps, whether any of these steps
     /// is a guess, and whether any of these frames is in code that may be replaced.
     rest: u64,
@@ -192,8 +194,7 @@ impl LastStack {
         let by_returns = self.first_with_unchanged_returns();
         let by_words = match self.word_readers[..self.word_count].get(self.count_unchanged_words()) {
             None => self.leafmost,
-            // The frame whose step read the changed word is no longer valid, but the caller of that frame is still
-            // valid.
+            // The frame whose step read the changed word is no longer valid, but that frame's caller is still valid.
             Some(reader) => usize::from(*reader) + 1,
         };
         by_returns.max(by_words)
@@ -223,7 +224,8 @@ impl LastStack {
         at.saturating_sub(1).max(self.leafmost)
     }
 
-    /// Returns the number of words from the root up to the first changed word, without the return addresses.
+    /// Returns the number of unchanged words from the root up to the first changed word, not counting the return
+    /// addresses.
     #[inline(always)]
     fn count_unchanged_words(&self) -> usize {
         let offsets = &self.word_offsets[..self.word_count];
@@ -251,8 +253,8 @@ impl LastStack {
         unsafe { word(address) }
     }
 
-    /// Records that a walk of the thread's own stack ended with `end` after `count` steps. The words of these steps
-    /// are recorded later. The recorded steps and the frames that the walk joined are at most `MAX_FRAMES` in total.
+    /// Records that a walk of the thread's own stack ended with `end` after `count` steps. The words that these steps
+    /// read are recorded later. There are at most `MAX_FRAMES` recorded steps and joined frames in total.
     #[inline(always)]
     pub(super) fn extend(&mut self, count: usize, end: WalkEnd) {
         match end {
@@ -339,8 +341,8 @@ impl LastStack {
         (state, bp_change | self.return_change(caller))
     }
 
-    /// Records the words of a step that is not plain, or of the root's step, as [`LastStack::record_plain_step`] does
-    /// for plain steps. Returns `None` if the frame is a barrier, that is, if it must not be stored.
+    /// Does the same as [`LastStack::record_plain_step`], but for a step that is not plain, or for the root's step.
+    /// Returns `None` if the frame is a barrier, that is, if it must not be stored.
     #[cold]
     fn record_special_step(
         &mut self,
@@ -391,8 +393,8 @@ impl LastStack {
         Some((FrameState::new(step.bp, words, is_bp_live, marks), change))
     }
 
-    /// Stores the word with the index `at`. The step of the frame directly on the leaf side of `leafmost` has read
-    /// this word.
+    /// Stores the word with the index `at`. The word was read by the step of the frame directly on the leaf side of
+    /// `leafmost`.
     #[inline(always)]
     fn record_word(&mut self, at: usize, address: u64, value: u64) {
         self.word_offsets[at] = address.wrapping_sub(self.stack.lo) as u32;

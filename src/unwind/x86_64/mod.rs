@@ -51,8 +51,8 @@ const MAX_ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub(super) struct ThreadEngine(NonNull<Engine>);
 
-/// Per-thread state for walking stacks. The large arrays come last, so that only as many of their pages are touched as
-/// the depth of the thread's stacks requires.
+/// Per-thread state for walking stacks. The large arrays come last. Therefore a thread touches only as many of their
+/// pages as the depth of its stacks requires.
 #[repr(C)]
 pub(super) struct Engine {
     /// This flag is set while a capture runs. If a signal handler interrupts the capture and starts a second capture,
@@ -60,11 +60,11 @@ pub(super) struct Engine {
     is_busy: BusyFlag,
     checks_every_capture: bool,
     is_uncached: bool,
-    /// Index of the leaf in `last_stack.frames`; the root is the last element.
+    /// Index of the leaf in `last_stack.frames`, whose last element is the root.
     leaf: usize,
     /// Index of the leafmost frame that is also in the stack of the previous capture.
     joined: usize,
-    /// Number of frames that the previous capture returned, and number of frames that this capture returned.
+    /// Number of frames that the previous capture returned, and number of frames that the latest capture returned.
     returned: [usize; 2],
     flags: ContextFlags,
     /// Whether the present capture may return the index of a cached stack, and the caller's hint for finding this
@@ -77,7 +77,7 @@ pub(super) struct Engine {
     stack_cache: StackCache,
     /// The thread's own stack.
     bounds: StackBounds,
-    /// Copy of the stack that the thread runs on, if the thread does not run on its own stack.
+    /// Copy of the stack on which the thread runs, if this stack is not the thread's own.
     copy: StackCopy,
     /// Paths to the root that earlier walks found on stacks other than the thread's own.
     foreign_paths: ForeignPathCache,
@@ -128,7 +128,7 @@ impl ThreadEngine {
         // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         let engine = unsafe { self.0.as_mut() };
         (engine.may_hit, engine.hint) = (!engine.is_uncached, hint);
-        // SAFETY: the engine is mapped and belongs to this thread; the reference is not used after this line.
+        // SAFETY: the engine is mapped and belongs to this thread, and the reference is not used after this line.
         let is_captured = unsafe { stub::capture(self.0.as_ptr()) };
         // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         let engine = unsafe { self.0.as_mut() };
@@ -194,7 +194,7 @@ impl Engine {
             }
         }
         self.capture_once(entry, state);
-        // This condition includes every stack with code that may be replaced, because such a stack is flagged as cut
+        // This condition applies to every stack with code that may be replaced, because such a stack is flagged as cut
         // or guessed.
         if (self.flags.0 != 0) | (loader_state::latest() != state) {
             self.confirm(entry, state);
@@ -260,8 +260,8 @@ impl Engine {
         self.store_walk(&walked, joined, state);
     }
 
-    /// Captures again if the stack contains code that may be replaced, and one of two conditions holds: the rules of
-    /// this code are due for a check, or another thread has found replaced code.
+    /// Captures again if the stack contains code that may be replaced, and either the rules of this code are due for a
+    /// check, or another thread has found replaced code.
     #[cold]
     #[inline(never)]
     fn recheck_generated(&mut self, entry: &StubRegisters, state: LoaderState) {
@@ -307,8 +307,8 @@ impl Engine {
         walked
     }
 
-    /// Stores the rest of a walk's path in `path_cache`. The rest starts at the step with the index `lost_at`, the
-    /// first step for which no stored path matched.
+    /// Stores the rest of a walk's path in `path_cache`. The rest of the path starts at the step with the index
+    /// `lost_at`, the first step for which no stored path matched.
     #[inline(always)]
     fn cache_path(&mut self, lost_at: Option<usize>, walked: &WalkResult, state: LoaderState) {
         let steps = lost_at.and_then(|lost_at| self.steps[..walked.count].get(lost_at..)).unwrap_or_default();
@@ -338,8 +338,8 @@ impl Engine {
         }
     }
 
-    /// Converts the steps of a walk to frames. The walk arrived at the frame `joined` of the last stack. The new
-    /// frames are stored on the leaf side of this frame.
+    /// Converts the steps of a walk to frames. The walk ended at the frame `joined` of the last stack. The new frames
+    /// are stored on the leaf side of the frame `joined`.
     #[inline(always)]
     fn store_walk(&mut self, walked: &WalkResult, joined: usize, state: LoaderState) {
         self.joined = joined;
@@ -424,7 +424,7 @@ impl std::fmt::Debug for StackPositions<'_> {
     }
 }
 
-/// A [`JoinTarget`] without known frames, so the walk continues to the root.
+/// A [`JoinTarget`] that knows no frames, so that the walk continues to the root.
 struct NeverJoins;
 
 impl JoinTarget for NeverJoins {

@@ -1,18 +1,18 @@
 //! A cache of the sequences of rules that the thread's walks used, so that a later walk through the same frames needs
 //! no look-ups in the rule table.
 //!
-//! Without this cache, a walk looks up a rule by a return address, and needs that rule to find the next return
-//! address. So the loads depend on each other, and most of them miss the L1 cache in a real program, which runs other
-//! code between two captures. But programs launch from the same few hundred stacks again and again. So the rules of a
-//! path are stored one after another, each with its return address. The processor then predicts that the next return
-//! address matches the next rule, uses the rule immediately, and verifies the prediction when the return address has
-//! been read. In PyTorch training steps, the cached paths make a capture a quarter faster.
+//! Without this cache, a walk has to look up a rule by a return address, and needs that rule to find the next return
+//! address. So each load depends on the previous load. In a real program, most of these loads miss the L1 cache,
+//! because the program runs other code between two captures. But programs launch from the same few hundred stacks again
+//! and again. So the rules of a path are stored one after another, each with its return address. The processor then
+//! predicts that the next return address matches the next rule, uses the rule immediately, and verifies the prediction
+//! when the return address has been read. In PyTorch training steps, the cached paths make a capture a quarter faster.
 //!
 //! The cache never changes the result of a walk. A cached rule is used only for the address and the loader state for
-//! which it was stored, so it equals the rule in the table. When a walk leaves its cached path at a frame, it looks
-//! for another cached path that starts at this frame. If the cache contains no such path, the walk uses the table for
-//! the rest of the stack. The path from that frame to the root is stored when it is walked for the second time. So a
-//! stack that never recurs costs only one look-up in this cache.
+//! which it was stored, so it equals the rule in the table. When a walk leaves its cached path at a frame, it looks for
+//! another cached path that starts at this frame. If the cache contains no such path, the walk uses the table for the
+//! rest of the stack. The path from this frame to the root is stored when it is walked for the second time. So a stack
+//! that never recurs costs only one look-up in this cache.
 
 use super::rule::Rule;
 use crate::loader_state::LoaderState;
@@ -51,13 +51,13 @@ struct CachedRule {
     rule: Rule,
 }
 
-/// Provides one walk with rules from cached paths.
+/// Provides a single walk with rules from cached paths.
 pub(super) struct PathFollower<'a> {
     path_cache: Option<&'a PathCache>,
     unloads: u32,
     /// The rest of the path that the walk is following.
     rest: &'a [CachedRule],
-    /// Number of steps after which the walk left its cached path and found no other cached path. `None` if the walk
+    /// Number of steps after which the walk had left its cached path and found no other cached path. `None` if the walk
     /// has always found a cached path.
     lost_at: Option<usize>,
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     /// Returns the number of steps whose rule is cached, and the number of steps after which no cached path was found.
-    /// Also asserts that the cached rules are correct.
+    /// Also asserts that the rules found in the cache are correct.
     fn follow(path_cache: &PathCache, steps: &[Step], state: LoaderState) -> (usize, Option<usize>) {
         let mut follower = PathFollower::new(Some(path_cache), state);
         let mut cached = 0;
@@ -211,7 +211,7 @@ mod tests {
             insert(&mut path_cache, &steps, state);
         }
         assert_eq!(follow(&path_cache, &steps, state), (12, None));
-        // After an unload, other code may be at the path's code addresses. A load does not invalidate paths.
+        // After an unload, other code may be at the path's code addresses. After a load, the cached paths remain valid.
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(0, 1)), (0, Some(0)));
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(1, 0)), (12, None));
         // A path that starts at the same code with another stack pointer counts as another path, because it often

@@ -8,7 +8,7 @@ use super::stub::StubRegisters;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
     values: [u64; 17],
-    /// Bit mask of the known registers: bit n is set if register n is known.
+    /// Bit mask of the known registers: bit n is set if the value of register n is known.
     valid: u32,
 }
 

@@ -7,13 +7,13 @@
 //! +------+--------------+----+----+---------------+---------------------------------+
 //! ```
 //!
-//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is
-//! `rsp + offset`, or `rbp + offset` if the bit BP is set. The return address is at `CFA - 8`. The frame saved rbp at
-//! `CFA - 8k`, or did not save rbp if k is 1. Because k is at least 1, the word at `CFA - 8k` is always readable, and
-//! the walk needs no branch. The other kinds of rules cover the remaining code. The module epoch is the epoch of the
-//! object that contains the code; a [`Frame`] has the epoch in the same bits. The bit EX is never set in the table. A
-//! walk sets EX in its own copy of the rule if the frame's function was interrupted by a signal instead of making a
-//! call.
+//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is `rsp
+//! + offset`, or `rbp + offset` if the bit BP is set. The return address is at `CFA - 8`. If k is greater than 1, the
+//! frame saved rbp at `CFA - 8k`; if k is 1, it did not save rbp. Because k is at least 1, the word at `CFA - 8k` is
+//! always readable, so the walk reads it without a branch. The other kinds of rules cover the remaining code. The
+//! module epoch is the epoch of the object that contains the code. A [`Frame`] contains the epoch in the same bits. The
+//! bit EX is never set in a rule of the table. A walk sets EX in its own copy of the rule if the frame's function was
+//! interrupted by a signal instead of making a call.
 
 use super::epilogue::Epilogue;
 use gpuflame_model::record::{Frame, ModuleEpoch};
@@ -25,8 +25,8 @@ pub(super) struct Rule(pub(super) u64);
 
 const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one instruction");
 
-/// The kinds of rules. All kinds but the plain step have the highest bit set, so that one branch on that bit
-/// distinguishes the plain step from the other kinds.
+/// The kinds of rules. The highest bit is set in all kinds but the plain step. So one branch on that bit distinguishes
+/// the plain step from the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RuleKind {
@@ -44,9 +44,8 @@ pub(super) enum RuleKind {
     /// may provide the unwind information. If an epilogue follows the call, the field `k` describes how this epilogue
     /// leaves the frame (see `epilogue`).
     Unknown = 11,
-    /// Any frame that the other kinds cannot describe. At such a frame, the plain walk, which follows only rip, rsp
-    /// and rbp, is abandoned. The slow walk, which follows all registers, replaces the plain walk and starts at the
-    /// leaf.
+    /// Any frame that the other kinds of rules cannot describe. At such a frame, the plain walk, which follows only
+    /// rip, rsp and rbp, is abandoned. Then the slow walk, which follows all registers, starts again at the leaf.
     Slow = 12,
 }
 
@@ -109,7 +108,7 @@ impl Rule {
         Self(Self::unknown(loads).0 | parts << SAVED_SHIFT)
     }
 
-    /// The epilogue that was passed to [`Rule::unknown_with`].
+    /// Returns the epilogue that was passed to [`Rule::unknown_with`].
     pub(super) fn epilogue(self) -> Option<Epilogue> {
         let parts = (self.0 >> SAVED_SHIFT & SAVED) as u16;
         let places = Epilogue::MAX_SAVED + 1;
@@ -152,8 +151,8 @@ impl Rule {
         i64::from(self.0 as i32)
     }
 
-    /// Distance in bytes of the saved rbp below the CFA. If rbp was not saved, the result is 8, the distance of the
-    /// return address below the CFA.
+    /// Distance in bytes of the saved rbp below the CFA. If rbp was not saved, the distance is 8, which is the distance
+    /// of the return address below the CFA.
     #[inline(always)]
     pub(super) fn saved(self) -> u64 {
         (self.0 >> SAVED_SHIFT & SAVED) * 8
@@ -175,8 +174,8 @@ impl Rule {
         }
     }
 
-    /// Address of the word that contains the caller's rbp, for a frame with the rbp `bp` whose caller's stack pointer
-    /// is `cfa`. Returns `None` if the frame did not save rbp; the caller's rbp then equals `bp`.
+    /// Returns the address of the word that contains the caller's rbp. The frame's rbp is `bp`, and the caller's stack
+    /// pointer is `cfa`. Returns `None` if the frame did not save rbp; the caller's rbp then equals `bp`.
     pub(super) fn bp_slot(self, bp: u64, cfa: u64) -> Option<u64> {
         let below_cfa = |bytes: u64| (bytes > 8).then(|| cfa.wrapping_sub(bytes));
         match (self.kind(), self.epilogue()) {
@@ -186,8 +185,8 @@ impl Rule {
         }
     }
 
-    /// Whether the code of this frame may be replaced without loading or unloading an object. Code that may be
-    /// replaced has no unwind information and is outside all objects, for example because the program generates it.
+    /// Whether the code of this frame may be replaced without loading or unloading an object. Such code has no unwind
+    /// information and is outside all objects, for example because the program generates it.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH

@@ -2,8 +2,8 @@
 //! describe.
 //!
 //! Frames that no compact rule can describe are rare: they belong to at most 0.3 % of a library's code, and nearly all
-//! of this code makes no call. One example is the dynamic loader's function for lazy binding, whose frame address is
-//! in rbx. Another example is hand-written assembly, which follows no convention. The slow walk starts again at the
+//! of this code makes no call. One example is the dynamic loader's function for lazy binding, whose frame address is in
+//! rbx. Another example is hand-written assembly that follows no calling convention. The slow walk starts again at the
 //! stub, where all registers are known, and runs the unwind program of every frame.
 
 use std::cell::RefCell;
@@ -23,17 +23,17 @@ use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
 enum Leaving {
-    /// The caller's registers, and whether a signal interrupted the caller. If the flag is false, the caller made a
-    /// call.
+    /// The caller's registers, and whether a signal interrupted the caller. If the flag is false, the caller was not
+    /// interrupted but made a call.
     To(Registers, bool),
     End(WalkEnd),
-    /// The frame has no unwind information.
+    /// The frame cannot be left, because it has no unwind information.
     Unknown,
 }
 
 impl Walk<'_> {
-    /// Walks the stack that starts at `entry`, following all registers. Overwrites the steps that the plain walk has
-    /// stored.
+    /// Walks the stack that starts at `entry`, following all registers. Overwrites the steps that the abandoned plain
+    /// walk has stored.
     #[cold]
     #[inline(never)]
     pub(super) fn run_slow<W: Words>(&mut self, entry: &impl WalkStart, words: &mut W) -> WalkResult {
@@ -114,8 +114,8 @@ impl Walk<'_> {
     }
 }
 
-/// Computes the caller's registers by one row of an unwind program. This function is not inlined into the code that
-/// finds the row, so that this function and that code do not need stack space at the same time.
+/// Computes the caller's registers according to one row of an unwind program. This function is not inlined into the
+/// code that finds the row, so that the two do not need stack space at the same time.
 #[inline(never)]
 fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
     match row.row.register(X86_64::RA) {
@@ -146,8 +146,8 @@ fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) 
             None => caller.forget(*register),
         }
     }
-    // Check the result, because unwind information may be wrong: a caller's frame must be above the called frame. Only
-    // a signal frame may have its caller on another stack.
+    // Check that the caller's frame is above the called frame, because unwind information may be wrong. Only a signal
+    // frame may have its caller on another stack.
     let is_above = row.is_signal || words.borrow_mut().can_be_caller_sp(registers.sp(), caller.sp());
     if is_above { Leaving::To(caller, row.is_signal) } else { Leaving::End(WalkEnd::Lost) }
 }

@@ -2,24 +2,24 @@
 //! stack read.
 //!
 //! The result of a walk depends only on its starting state, on the unwind rules, and on the words that it reads (see
-//! `last_stack`). So if a capture starts in the same state as an earlier walk, and the words that the earlier walk
-//! read are unchanged, then the stack is the same. The stack need not be walked again, and the caller can use the
-//! index that it got when this stack was cached. The cache is useful because programs launch from the same few hundred
-//! stacks again and again.
+//! `last_stack`). So if a capture starts in the same state as an earlier walk, and the words that the earlier walk read
+//! are unchanged, then the present stack equals the earlier stack. An equal stack need not be walked again, and the
+//! caller can use the index that it got when the earlier stack was cached. The cache is useful because programs launch
+//! from the same few hundred stacks again and again.
 //!
 //! Only a hash of the words' values is stored, not the values. So a look-up reads two bytes of cached data per word,
-//! compared with thirty bytes in `last_stack` and `path_cache`. The difference matters because the program has to
-//! reload all data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading this data takes as
-//! long as the walk itself. The hash has four 64-bit lanes that are computed in parallel. If a stack has other words at
-//! the same addresses, it is mistaken for the cached stack with probability 5e-20. With a million look-ups of such
-//! stacks per second, such a mistake happens once in 500,000 years.
+//! compared with thirty bytes in `last_stack` and `path_cache`. Reading less data matters because the program has to
+//! reload all data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading the evicted data
+//! takes as long as the walk itself. The hash has four 64-bit lanes that are computed in parallel. If a stack has other
+//! words at the same addresses, it is mistaken for the cached stack with probability 5e-20. At a million look-ups of
+//! such stacks per second, the hash mistakes one stack for another once in 500,000 years.
 //!
-//! Hashes distinguish cached stacks that have the same starting state. To compute fewer hashes, a look-up considers
-//! only stacks with the caller's hint (what is launched), and computes one hash for all stacks that have their words at
-//! the same addresses. The look-up begins with the expected stack. This is the stack that was hit next when the
-//! previous stack was last hit. While more than four fifths of the comparisons fail, only one look-up in sixteen is
-//! made. Insertions stop while they cost more than hits save (see `cache_backoff`), and only stacks that the caller has
-//! seen before are inserted. So stacks that never recur cost little.
+//! Cached stacks that have the same starting state are distinguished by their hashes. To compute fewer hashes, a
+//! look-up considers only stacks with the caller's hint (what is launched), and computes one hash for all stacks that
+//! have their words at the same addresses. The look-up begins with the expected stack. The expected stack is the stack
+//! that was hit next when the previous stack was last hit. While more than four fifths of the comparisons fail, only
+//! one look-up in sixteen is made. Insertions stop while they cost more than hits save (see `cache_backoff`), and only
+//! stacks that the caller has seen before are inserted. So the cache costs little for stacks that never recur.
 //!
 //! Insertions must be cheap, because a program that begins to launch from new stacks needs many insertions in a short
 //! time. So the words are not sorted, and a new stack overwrites only as much of the evicted stack as it needs.
@@ -36,7 +36,7 @@ use crate::loader_state::LoaderState;
 use crate::memory;
 
 /// Number of cached stacks per thread. A full cache takes 645 KiB: 1 KiB per stack, and 5 KiB for the sets. Stacks are
-/// stored one after another, so a thread touches only the memory of the stacks that it caches.
+/// stored without gaps, so a thread touches only the memory of the stacks that it caches.
 pub(crate) const STACKS: usize = SETS * WAYS;
 /// Maximum number of hashes that a look-up computes.
 const MAX_HASHES: usize = 5;
@@ -50,7 +50,7 @@ const HIT_WEIGHT: u32 = 8;
 pub(super) struct StackCache {
     /// The cache's memory, which is mapped when the first stack is inserted.
     contents: Option<NonNull<StackCacheMemory>>,
-    /// Number of stacks in `contents`. The stacks with the indices below `count` are used.
+    /// Number of stacks in `contents`. The entries with indices below `count` are in use.
     count: usize,
     /// Index of the stack that was hit or inserted last.
     last: usize,
@@ -73,7 +73,7 @@ impl StackCache {
     /// the cache contains no such stack, if the back-off skips the look-up, or if the rules of the stack's generated
     /// code are due for a check.
     // If this function were inlined, each capture of a stack that is not cached would run 112 more instructions, and
-    // each hit would run 25 fewer.
+    // each hit would run 25 instructions fewer.
     #[inline(never)]
     pub(super) fn look_up(
         &mut self,
@@ -90,8 +90,8 @@ impl StackCache {
             return None;
         }
         let key = StackKey::new(entry.pc, entry.sp(), hint, state);
-        // Compare the expected stack first. The processor predicts whether the expected stack is the right one, and
-        // does not wait for the look-up in the sets.
+        // Compare the expected stack first. The processor predicts that the expected stack equals the present stack,
+        // and does not wait for the look-up in the sets.
         let expected = self.expected % STACKS;
         let stack = &contents.stacks[expected];
         let hash = stack.hash_if_likely(&key, entry.rbp);
@@ -188,8 +188,8 @@ fn used_bytes(count: usize) -> usize {
 
 impl StackCacheMemory {
     /// Returns the index of the cached stack that equals the present stack, which has this key and rbp. The caller has
-    /// already compared the present stack with the stack `expected`. If this comparison computed a hash, `computed`
-    /// contains the hash and its layout. Also returns the number of hashes that were computed in total.
+    /// already compared the present stack with the stack `expected`. If this comparison computed a hash of the present
+    /// stack, `computed` contains that hash and its layout. Also returns the total number of hashes that were computed.
     #[inline(never)]
     fn find_other(
         &self,
@@ -202,8 +202,9 @@ impl StackCacheMemory {
         let (sets, tag) = key.sets_and_tag();
         for number in self.numbers_with(sets, tag) {
             let stack = &self.stacks[number];
-            // Two stacks with the same layout have the same hash if their words are equal, and practically never
-            // otherwise. So one hash is enough to compare the present stack with all cached stacks of the same layout.
+            // Two stacks with the same layout have the same hash if their words are equal, and practically never if
+            // their words differ. So one hash is enough to compare the present stack with all cached stacks of the same
+            // layout.
             let hash = match computed {
                 Some((layout, hash)) if layout == stack.layout && stack.has_key(key, bp) => Some(hash),
                 _ if number == expected || hashed == MAX_HASHES => None,
@@ -260,7 +261,7 @@ mod tests {
 
     const WORDS: usize = 21;
 
-    /// A test stack. A capture starts directly below `words`.
+    /// A test stack. A capture of the test stack starts directly below `words`.
     #[repr(C)]
     struct TestStack {
         below: [u64; 16],
@@ -299,7 +300,7 @@ mod tests {
         let mut contents = *cache
             .contents
             .get_or_insert_with(|| memory::reserve(size_of::<StackCacheMemory>()).unwrap().cast());
-        // SAFETY: the stacks are mapped with this size, all-zero stacks are valid, and only this test uses them.
+        // SAFETY: the stacks are mapped with this size, all-zero stacks are valid, and only this test uses the stacks.
         unsafe { contents.as_mut() }.put(&stack, &mut cache.count)
     }
 

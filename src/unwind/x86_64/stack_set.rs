@@ -1,8 +1,8 @@
-//! The sets of the cache of whole stacks (see `stack_cache`). Each set has eight *ways*, which are places for one
-//! stack each. A set finds the indices of stacks, and chooses the stack that a new stack replaces.
+//! The sets of the cache of whole stacks (see `stack_cache`). Each set has eight *ways*, which are places for one stack
+//! each. A set finds the indices of cached stacks by their tag, and chooses the stack that a new stack replaces.
 
-/// Number of sets, and number of stacks per set. Each stack may be in either of two sets. If only one set were
-/// possible for each stack, some sets would overflow long before the cache is full.
+/// Number of sets, and number of stacks per set. Each stack may be in either of two sets. If each stack could be in
+/// only one set, some sets would overflow long before the cache is full.
 pub(super) const SETS: usize = 80;
 pub(super) const WAYS: usize = 8;
 /// Maximum value of a stack's hit count.
@@ -52,7 +52,7 @@ impl StackSet {
     }
 
     /// Returns the way that is best for a new stack: a free way if there is one, otherwise a way with the lowest hit
-    /// count. Also returns a rank: 0 for a free way, otherwise one more than the hit count. If both sets of a stack
+    /// count. Also returns the way's rank: 0 for a free way, otherwise the hit count plus 1. If both sets of a stack
     /// have a way of the same rank, the set with fewer stacks is better.
     pub(super) fn best_way(&self) -> (BestWay, usize) {
         let ways = (0..WAYS).map(|turn| (usize::from(self.hand) + turn) % WAYS);
@@ -78,7 +78,7 @@ impl StackSet {
     }
 }
 
-/// Quality of a set as the place for a new stack; a smaller value is better.
+/// Ranking of a set as the place for a new stack. The set with the smaller ranking is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BestWay {
     rank: u8,

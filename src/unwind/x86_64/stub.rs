@@ -59,7 +59,8 @@ pub(super) unsafe extern "C-unwind" fn capture(engine: *mut Engine) -> bool {
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "call {enter}",
-        // The called function preserved the registers, so only the stack pointer must be restored.
+        // The called function has preserved the registers that the stub pushed, so only the stack pointer must be
+        // restored.
         "add rsp, 56",
         ".cfi_adjust_cfa_offset -56",
         "ret",

@@ -4,19 +4,19 @@
 //! For a return address, the look-up pc is the return address itself. For an interrupted instruction, the look-up pc is
 //! the instruction's address plus one. (Walks look up no address beyond 2^47.) The upper 16 bits of the key are the low
 //! 16 bits of the loader's unload count. So an unload immediately invalidates every older rule, and the slots of older
-//! rules are free for reuse. No thread waits for another thread, because of the following protocol:
+//! rules become free for reuse. No thread waits for another thread, because of the following protocol:
 //!
 //! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims the
 //!   slot even if the slot already has the right key and the writer only replaces an *unknown* rule by a better rule.
-//!   Without the claim, a writer could be preempted between reading the key and storing the rule. It could then store a
-//!   rule from before an unload under a key from after the unload.
-//! * A reader loads the key with Acquire, then the rule. As long as a slot's key has the present unload count, no
+//!   Without the claim, a writer could be preempted between reading the key and storing the rule. Such a writer could
+//!   store a rule from before an unload under a key from after the unload.
+//! * A reader loads the key with Acquire, then loads the rule. As long as a slot's key has the present unload count, no
 //!   writer changes the slot, except to replace an unknown rule.
 //! * A slot is reused only after the unload count has advanced, and only for a newer rule. A reader may read a slot
 //!   while the slot is being reused. At the end of its capture, this reader finds that the unload count has changed,
-//!   and starts the capture again (see `Engine::capture_idle`). So one check per capture is enough, instead of one
-//!   check per frame. Before the check at the end of the capture, a wrong rule does no harm, because all reads of a
-//!   capture are checked against the stack's bounds.
+//!   and starts the capture again (see `Engine::capture_idle`). So one check of the unload count per capture is enough,
+//!   instead of one check per frame. Until this check at the end of the capture, a wrong rule does no harm, because all
+//!   reads of a capture are checked against the stack's bounds.
 //! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may
 //!   still use it. All old tables together are smaller than the new table.
 
@@ -34,8 +34,8 @@ const MAX_PROBES: usize = 32;
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
-/// Multiplier of the hash. The multiplier is shifted by 16 bits, so that the hash does not depend on the key's tag,
-/// and a walk can compute the hash before it has loaded the tag.
+/// Multiplier of the hash that selects a key's home slot. The multiplier is shifted by 16 bits, so that the hash does
+/// not depend on the key's tag, and a walk can compute the hash before it has loaded the tag.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]
@@ -53,11 +53,11 @@ pub(super) struct RuleTable {
     /// slot.
     homes: u64,
     /// The era of the table: the loader's unload count without its low 16 bits, which are the keys' tags. Each table is
-    /// used in one era only, so no tag occurs twice in a table's lifetime.
+    /// used only in one era, so during a table's lifetime, a tag never refers to two different unload counts.
     era: u32,
-    /// The unload count under which the rules that `live` counts were stored.
+    /// The unload count for which `live` counts the rules.
     unloads: AtomicU32,
-    /// Number of rules that were stored under the unload count in `unloads`.
+    /// Number of rules that were stored while the unload count was `unloads`.
     live: AtomicU32,
 }
 
@@ -151,8 +151,8 @@ impl RuleTable {
     fn probe_slots(&self, key: u64) -> &[RuleSlot] {
         let home = key.wrapping_mul(HASH_MULTIPLIER) >> 32 & self.homes;
         let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<RuleSlot>();
-        // SAFETY: `map` placed `capacity + MAX_PROBES` slots after the header, and the home is one of the first
-        // `capacity` slots, at a multiple of the slot size.
+        // SAFETY: `map` placed `capacity + MAX_PROBES` slots after the header. The home slot is one of the first
+        // `capacity` slots, and its offset is a multiple of the slot size.
         unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), MAX_PROBES) }
     }
 
@@ -205,8 +205,8 @@ impl RuleTable {
     }
 
     /// Counts a new rule of the present loader state, and returns the number of rules of this state. If two threads
-    /// count at the same time, one of the two rules may not be counted. Such a missing count is harmless, because the
-    /// number of rules is only used to decide when the table grows.
+    /// count at the same time, one of the two rules may not be counted. A rule that is not counted is harmless, because
+    /// the number of rules only decides when the table grows.
     fn count(&self, state: LoaderState) -> usize {
         if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);
@@ -308,7 +308,7 @@ mod tests {
             for thread in 0..4u64 {
                 scope.spawn(move || {
                     for n in 1..=2000 {
-                        // Half of the addresses are the same for all threads.
+                        // All threads use the same addresses for half of their rules.
                         let lookup_pc = if n % 2 == 0 { n << 4 } else { n << 4 | (thread + 1) << 30 };
                         table.put(key(lookup_pc, now), rule(lookup_pc >> 4), now);
                         let found = table.get(lookup_pc, now);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     /// Checks a guarantee on which captures rely: if no unload happens while a rule is read, the rule was stored after
-    /// the last unload. The guarantee must hold even if all slots with older rules are constantly reused.
+    /// the last unload. This guarantee must hold even if all slots with older rules are constantly reused.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
         const PCS: u64 = 40;
@@ -349,7 +349,7 @@ mod tests {
         let pcs = || (1..=PCS).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The unload count stays below 2^16, so that it does not leave its era, and only one table is used.
+                // The unload count stays below 2^16. Therefore it stays in one era, and only one table is used.
                 for count in 0..60_000 {
                     unloads.store(count, Ordering::Release);
                     (1..=PCS).for_each(store);

@@ -45,7 +45,7 @@ impl WalkStep {
     }
 }
 
-/// A set of frames at which a walk can end, because the rest of the stack, up to the root, is known.
+/// A set of frames at which a walk can end, because the rest of the stack, from there to the root, is known.
 pub(super) trait JoinTarget {
     /// If `cursor` is at a frame of this set, returns the index of the frame. The walk calls this function for every
     /// frame, leaf first.
@@ -60,8 +60,8 @@ pub(super) struct WalkResult {
     pub(super) end: WalkEnd,
     /// Whether at least one frame had no unwind information, so the walk guessed the caller of this frame.
     pub(super) is_guessed: bool,
-    /// Whether the walk was on the thread's own stack and all its steps followed compact rules. Only a walk with this
-    /// flag may be stored in the last-stack cache.
+    /// Whether the walk stayed on the thread's own stack, and all its steps followed compact rules. Only a walk with
+    /// this flag may be stored in the last-stack cache.
     pub(super) is_plain: bool,
 }
 
@@ -73,9 +73,10 @@ pub(super) struct Cursor {
     lookup_pc: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// 1 if a signal interrupted the frame's function, 0 if that function made a call. This field is a full word for
-    /// speed. A byte would be stored alone but loaded together with its padding. A load that is wider than the store
-    /// stalls until the store has left the store buffer, which takes at least 5 ns per frame.
+    /// The field is 1 if a signal interrupted the frame's function, and 0 if that function made a call. The field is a
+    /// full word because a byte would be slower. A byte would be stored alone but loaded together with its padding. A
+    /// load that is wider than the preceding store stalls until the store has left the store buffer, which takes at
+    /// least 5 ns per frame.
     exact: u64,
 }
 
@@ -92,13 +93,15 @@ impl Cursor {
         self.lookup_pc.wrapping_sub(self.exact)
     }
 
-    /// Whether a signal interrupted the frame's function. If the result is false, the function made a call.
+    /// Whether a signal interrupted the frame's function. If no signal interrupted the function, the function made a
+    /// call.
     #[inline(always)]
     pub(super) fn is_exact(&self) -> bool {
         self.exact != 0
     }
 
-    /// Reads the code that now follows the frame's call in memory. Returns `None` if this code is not an epilogue.
+    /// Reads from memory the code that now follows the frame's call instruction. Returns `None` if this code is not an
+    /// epilogue.
     fn epilogue(&self) -> Option<Epilogue> {
         if self.is_exact() { None } else { Epilogue::after_call(self.lookup_pc) }
     }
@@ -111,7 +114,7 @@ impl Cursor {
 
 /// The state in which a walk starts.
 pub(super) trait WalkStart {
-    /// Position of the walk at the first frame.
+    /// Returns the position of the walk, which is the first frame.
     fn cursor(&self) -> Cursor;
 
     /// The known registers of the first frame.
@@ -275,8 +278,8 @@ impl Walk<'_> {
     }
 
     /// Returns `rule` if it is still valid, otherwise compiles a new rule. A rule of the kind [`RuleKind::Unknown`] is
-    /// invalid if generated code was replaced. It is also invalid if an object was loaded after the rule was compiled,
-    /// because that object may be at this address.
+    /// invalid if generated code was replaced. Such a rule is also invalid if an object was loaded after the rule was
+    /// compiled, because the object may be at this address.
     #[inline]
     fn refresh_rule(&mut self, rule: Rule, cursor: Cursor, follower: &mut PathFollower<'_>) -> Rule {
         let is_old = rule.kind() == RuleKind::Unknown && rule.loads() != self.state.loads();
@@ -301,8 +304,9 @@ impl Walk<'_> {
         is_replaced
     }
 
-    /// Takes the step from a frame without unwind information. Uses the epilogue if the rule contains one. If the rule
-    /// contains no epilogue, uses rbp as the frame pointer, if the value of rbp can be a frame pointer.
+    /// Takes the step from a frame without unwind information to the frame's caller. Uses the epilogue if the rule
+    /// contains one. If the rule contains no epilogue, uses rbp as the frame pointer, if the value of rbp can be a
+    /// frame pointer.
     #[cold]
     #[inline(never)]
     pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
@@ -367,8 +371,8 @@ fn interrupted(from: Cursor, words: &mut impl Words) -> StepResult {
     let mut saved = |offset| words.word(from.sp, from.sp.wrapping_add(offset)).ok_or(WalkEnd::Lost);
     let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
     words.enter_interrupted(from.sp, sp)?;
-    // The interrupted instruction is at address 0 after a call of a null function pointer. At address 0 the walk ends,
-    // as libgcc's walk does.
+    // After a call through a null function pointer, the interrupted instruction is at address 0. At address 0 the walk
+    // ends, as libgcc's walk does.
     check_return_address(pc, sp)?;
     Ok(Cursor { lookup_pc: pc.wrapping_add(1), sp, bp, exact: 1 })
 }

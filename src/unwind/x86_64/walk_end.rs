@@ -5,7 +5,8 @@
 pub(super) enum WalkEnd {
     /// The walk reached the outermost frame, according to the unwind information.
     Bottom,
-    /// A return address was 0. The value is the address directly above the word that contains this return address.
+    /// A return address was 0. The variant contains the address directly above the word that contains this return
+    /// address.
     ZeroReturn(u64),
     /// The last frame has no unwind information, and the value of rbp cannot be a frame pointer.
     NoInformation,
@@ -13,7 +14,8 @@ pub(super) enum WalkEnd {
     Lost,
     /// The stack has more than `MAX_FRAMES` frames.
     TooDeep,
-    /// The walk began on the thread's own stack, and the code that a signal interrupted is on another stack.
+    /// The walk began on the thread's own stack and reached a signal frame, but the interrupted code is on another
+    /// stack.
     Elsewhere,
     /// The walk reached the frame with this index of the last stack, and the last stack is unchanged from this frame to
     /// the root.

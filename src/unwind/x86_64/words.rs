@@ -72,11 +72,13 @@ impl Words for DirectStack {
     #[inline(always)]
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
         let slot = cfa.wrapping_sub(saved);
-        // The slot is at or below the return address, so only its lower bound must still be checked.
+        // The slot is at or below the return address, so it only remains to check that the slot is above the lower
+        // bound.
         if !(self.can_be_caller_sp(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
             return None;
         }
-        // SAFETY: the slot is in the used part of the thread's own stack, because both of its bounds were checked.
+        // SAFETY: the slot is in the used part of the thread's own stack, because its address was checked against both
+        // bounds.
         let saved = unsafe { memory::word(slot) };
         // SAFETY: this word is between the slot and the CFA, so it is in the used part of the thread's own stack too.
         Some((saved, unsafe { memory::word(cfa.wrapping_sub(8)) }))

@@ -1,5 +1,5 @@
-//! Detects whether a code object's path or name has changed, by checking whether the string at an address still has
-//! the same contents.
+//! Detects whether a code object's path or name has changed, by comparing the string at the known address with its
+//! earlier contents.
 
 use super::MAX_TEXT_CHARS;
 use crate::memory;
@@ -13,7 +13,7 @@ pub(in crate::python) struct CodeTexts {
     /// Number of walks so far.
     walk: u64,
     count: usize,
-    /// For each pair of texts, the value of `walk` in the last walk that found the pair unchanged.
+    /// For each pair of texts: the number (`walk`) of the last walk that found the pair unchanged.
     unchanged_in: [u64; MAX_PAIRS],
     /// Indices of the pairs that were compared in the last walk, without duplicates.
     in_walk: [u16; MAX_PAIRS],
@@ -48,7 +48,7 @@ impl CodeTexts {
         self.count_in_walk = 0;
     }
 
-    /// Whether no further pair of texts can be stored.
+    /// Whether the table of text pairs is full.
     pub(in crate::python) fn are_full(&self) -> bool {
         self.count >= MAX_PAIRS
     }
@@ -59,8 +59,7 @@ impl CodeTexts {
         (self.count, self.count_in_walk) = (0, 0);
     }
 
-    /// Returns the index of this pair of texts, and stores the pair if it is new. Returns `None` if no further pair
-    /// can be stored.
+    /// Returns the index of this pair of texts, and stores the pair if it is new. Returns `None` if the table is full.
     ///
     /// # Safety
     /// Each text must be null or a readable string.
@@ -123,8 +122,8 @@ impl CodeTexts {
         unsafe { self.are_as_cached(self.in_walk(), layout) }
     }
 
-    /// Does the same as [`CodeTexts::are_as_cached`], for at least one index. This function is not inlined, so that it
-    /// takes no registers in the usual case, in which `numbers` is empty.
+    /// Does the same as [`CodeTexts::are_as_cached`], for at least one index. This function is not inlined, because
+    /// usually `numbers` is empty, and an inlined copy would then take registers without need.
     ///
     /// # Safety
     /// The conditions of [`CodeTexts::are_as_cached`] apply.
@@ -193,13 +192,13 @@ impl TextPair {
         let (count, is_ascii) = (word(layout::LENGTH), word(layout::STATE) >> 6 & 1 != 0);
         if is_ascii && (8..=MAX_STORED_LETTERS as u64).contains(&count) {
             let from = (self.path + u64::from(layout.text.ascii)) as *const u8;
-            // SAFETY: the string has `count` letters at this address.
+            // SAFETY: at this address, the string has `count` letters.
             unsafe { from.copy_to_nonoverlapping(self.letters.as_mut_ptr(), count as usize) };
             self.count = count;
         }
     }
 
-    /// Whether the letters of the path are the same as the stored letters.
+    /// Whether the path has the stored letters.
     ///
     /// # Safety
     /// The path must be a string, or at least readable memory.
@@ -209,21 +208,23 @@ impl TextPair {
         if unsafe { memory::word(self.path + layout::LENGTH) } != self.count {
             return false;
         }
-        // A non-ASCII string has a pointer at this offset, so its bytes there do not equal the stored letters.
+        // A non-ASCII string has a pointer at this offset, and the bytes of this pointer do not equal the stored
+        // letters.
         let theirs = self.path + u64::from(layout.text.ascii);
         let ours = self.letters.as_ptr() as u64;
         // SAFETY: the caller guarantees that the path is readable. The path and our copy both have `count` letters,
         // and `count` is at least eight, because shorter paths are not copied.
         unsafe {
             match self.count {
-                // Most paths have a length from 33 to 64, so they are compared without a loop.
+                // Paths of 33 to 64 letters are the most common, so this code compares them without a loop.
                 33..=64 => are_same::<32>(theirs, ours) && self.has_same_end(theirs, ours),
                 _ => self.has_same_end(theirs, ours) && self.has_same_beginning(theirs, ours),
             }
         }
     }
 
-    /// Whether all letters except for the last 32 are the same. Compares 32 letters at a time.
+    /// Whether all letters at both addresses are the same, except for the last 32 letters. Compares 32 letters at a
+    /// time.
     ///
     /// # Safety
     /// `count` letters must be readable at both addresses.
@@ -240,7 +241,8 @@ impl TextPair {
         true
     }
 
-    /// Whether the last 32 letters are the same. If the path has fewer letters, all letters are compared.
+    /// Whether the last 32 letters at both addresses are the same. If the path has fewer than 32 letters, all letters
+    /// are compared.
     ///
     /// # Safety
     /// `count` letters must be readable at both addresses, and `count` must be at least eight.
@@ -268,7 +270,7 @@ unsafe fn are_same<const BYTES: usize>(one: u64, other: u64) -> bool {
     unsafe { *(one as *const [u8; BYTES]) == *(other as *const [u8; BYTES]) }
 }
 
-/// Hash of the contents of a path and a name.
+/// Computes the hash of the contents of a path and a name.
 ///
 /// # Safety
 /// Each text must be null, a string, or at least readable memory.
@@ -279,7 +281,7 @@ unsafe fn hash_pair(path: u64, name: u64, layout: &Layout) -> u64 {
     if name == 0 { of(path) } else { of(path).rotate_left(32) ^ of(name) }
 }
 
-/// Hash of a string, over all letters up to the limit `MAX_TEXT_CHARS`. Each step hashes two words, and no step
+/// Computes the hash of a string, over at most `MAX_TEXT_CHARS` letters. Each step hashes two words, and no step
 /// depends on the result of another step.
 ///
 /// # Safety
@@ -289,8 +291,8 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {
         return 0;
     }
-    // SAFETY: the caller guarantees that the text is readable. The word that contains its last letter is readable too,
-    // because a string ends with a zero byte and objects are aligned to eight bytes.
+    // SAFETY: the caller guarantees that the text is readable. The whole word that contains the string's last letter is
+    // readable, because a string ends with a zero byte and objects are aligned to eight bytes.
     let word = |at: u64| unsafe { memory::word(text + at) };
     let (length, state) = (word(layout::LENGTH).min(MAX_TEXT_CHARS as u64), word(layout::STATE) as u32);
     let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);
@@ -298,7 +300,7 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     let end = start + length * kind;
     let about = (length << 3 | kind) ^ 0xd6e8_feb8_6659_fd93;
     if end < start + 16 {
-        // Mask the bytes past the end of the string.
+        // Set the bytes past the end of the string to zero.
         let word = |at: u64| match end.saturating_sub(at) {
             bytes @ 0..8 => word(at) & ((1 << (8 * bytes)) - 1),
             _ => word(at),

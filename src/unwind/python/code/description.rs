@@ -12,7 +12,7 @@ use super::{MAX_LINE_TABLE_BYTES, MAX_TEXT_CHARS};
 pub struct Description<'a>(pub &'a [u8]);
 
 pub(super) const HEAD: usize = 16;
-/// Maximum size of a description in bytes. A letter of the path or name takes at most four bytes in UTF-8.
+/// Maximum size of a description in bytes. Each letter of the path and of the name takes at most four bytes in UTF-8.
 pub(super) const MAX_BYTES: usize = HEAD + 2 * 4 * MAX_TEXT_CHARS + MAX_LINE_TABLE_BYTES;
 
 /// The parts of a [`Description`].

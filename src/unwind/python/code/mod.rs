@@ -9,10 +9,10 @@
 //! - the whole path of the file, once per walk and file;
 //! - the length, beginning, middle and end of the line table.
 //!
-//! So a function is never shown under the name of a freed function that was at the same address. There is one
-//! exception before CPython 3.12. A new function is mistaken for a freed function if both functions have the same
-//! name, file and first line, their parts have the same addresses, and their line tables differ only in words that are
-//! not compared.
+//! Therefore a function is never shown under the name of a freed function that was at the same address. Before CPython
+//! 3.12, there is one exception: a function may get the name of a freed function. Before CPython 3.12, a new function
+//! is mistaken for a freed function if both have the same name, file and first line, their parts have the same
+//! addresses, and their line tables differ only in words that are not compared.
 //!
 //! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). gpuflame does not use
 //! a watcher, because a thread that holds the GIL would have to register it, once per interpreter. To run on a thread
@@ -21,7 +21,7 @@
 //!
 //! When a walk reaches a new code object, the object is copied through the kernel, the type of each part is checked,
 //! and a description is stored. Later walks read the object's name, file and line table in place, but only if the
-//! object still refers to them by the same addresses.
+//! object still contains the same addresses of these parts.
 
 mod code_table;
 mod code_texts;
@@ -42,8 +42,8 @@ const MAX_TEXT_CHARS: usize = 1024;
 /// lines has, is omitted.
 const MAX_LINE_TABLE_BYTES: usize = 32 << 10;
 
-/// Data that distinguishes a code object from other code objects at the same address. This fingerprint is used if
-/// Python gave the code object no version number.
+/// Data that distinguishes a code object from other code objects that may be at the same address at other times. The
+/// fingerprint is used if Python gave the code object no version number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct CodeFingerprint {
@@ -67,10 +67,11 @@ struct WordOffsets(u64);
 
 impl WordOffsets {
     /// Packs the offsets. `second` and `third` are the offsets of two words of the name's letters. Together with the
-    /// first word, these two words contain the whole name. These words are needed if Python has not computed the
-    /// name's hash, which is frequent in 3.11. If Python has computed the hash, both offsets are 0. `end_of_lines` is
-    /// the offset of the line table's last word. `texts` is the index of the pair in [`CodeTexts`] that contains the
-    /// path. If the name has no hash and is longer than three words, the same pair also contains the name.
+    /// first word, these two words contain the whole name. These words are needed if Python has not computed the name's
+    /// hash, as is often the case in 3.11. If Python has computed the name's hash, both offsets are 0. `end_of_lines`
+    /// is the offset of the line table's last word. `texts` is the index of the pair in [`CodeTexts`] that contains the
+    /// path. If Python has not computed the name's hash, and the name is longer than three words, the same pair also
+    /// contains the name.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
@@ -102,7 +103,7 @@ const _: () = assert!(
     "CodeFingerprint grew: every frame of every launch compares one"
 );
 
-/// First version of CPython in which a code object's name may have no hash yet.
+/// First version of CPython in which the hash of a code object's name may not be computed yet.
 const FIRST_WITHOUT_NAME_HASH: u16 = 0x030b;
 
 /// Length of the line table in a fingerprint that must never match. No line table has this length, so the code object
@@ -149,8 +150,8 @@ impl CodeFingerprint {
     /// Whether the object at `code` has this fingerprint. Does not compare the texts that are stored in [`CodeTexts`].
     ///
     /// # Safety
-    /// A frame must refer to the code object. If an earlier walk reached the object, the object's memory only has to
-    /// be readable.
+    /// The caller guarantees that a frame refers to the code object at `code`. For an object that an earlier walk
+    /// reached, it is enough that the object's memory is readable.
     #[inline(always)]
     pub(super) unsafe fn matches_except_texts(&self, code: u64, layout: &Layout) -> bool {
         // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached
@@ -164,7 +165,7 @@ impl CodeFingerprint {
         }
     }
 
-    /// Whether the path still has the same letters. Also compares the name of the code object if it is stored in the
+    /// Whether the path still has the same letters. Also compares the code object's name, if the name is stored in the
     /// same pair of texts. `texts` caches the results of the comparisons in this walk.
     ///
     /// # Safety
@@ -196,8 +197,8 @@ impl CodeFingerprint {
     #[inline(always)]
     unsafe fn hash_words(&self, first_line: u64, layout: &Layout) -> u64 {
         // SAFETY: the caller guarantees that the name and the line table are readable. The name and the line table end
-        // with a zero byte, and objects are aligned to eight bytes. If the name is now shorter, at most the first
-        // bytes of the next object in the name's pool are read.
+        // with a zero byte, and objects are aligned to eight bytes. If the name is shorter than before, the read ends
+        // at most a few bytes inside the next object in the name's memory pool.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
         let offsets = self.offsets;
@@ -254,12 +255,12 @@ impl CachedCode {
     /// in this walk.
     ///
     /// # Safety
-    /// A frame must refer to the code object. If an earlier walk reached the object, the object's memory only has to
-    /// be readable.
+    /// The caller guarantees that a frame refers to the code object at `code`. For an object that an earlier walk
+    /// reached, it is enough that the object's memory is readable.
     #[inline(always)]
     pub(super) unsafe fn matches(&self, code: u64, layout: &Layout, texts: &mut CodeTexts) -> bool {
         // A frame that is being constructed has a null pointer instead of a code object. A null pointer would match an
-        // empty slot.
+        // empty slot of the table.
         if self.code != code || code == 0 {
             return false;
         }
@@ -281,7 +282,7 @@ impl CachedCode {
     }
 }
 
-/// The version number that Python gave the code object, in Python versions that have such numbers.
+/// Returns the version number that Python gave the code object, in Python versions that have such numbers.
 ///
 /// # Safety
 /// The code object must be readable.
@@ -291,7 +292,7 @@ pub(super) unsafe fn version_of(code: u64, layout: &Layout) -> u32 {
     unsafe { memory::word(code + u64::from(layout.code.version)) as u32 }
 }
 
-/// First line of the code object.
+/// Returns the first line of the code object.
 ///
 /// # Safety
 /// The code object must be readable.

@@ -28,8 +28,8 @@ struct DescriptionWriter<'a> {
     at: usize,
 }
 
-/// The parts of a code object, copied from its memory. They are the addresses of its texts (0 if a text is missing),
-/// and its numbers, such as the first line.
+/// The parts of a code object, copied from the object's memory. The parts are the addresses of the object's texts (0 if
+/// a text is missing), and the object's numbers, such as its first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::python) struct CodeParts {
     name: u64,
@@ -39,7 +39,7 @@ pub(in crate::python) struct CodeParts {
     version: u32,
     /// See [`CachedCode::traceable`].
     pub(in crate::python) traceable: u32,
-    /// Size of the instructions in bytes, if they are inside the object.
+    /// Size of the instructions in bytes, if the instructions are inside the object.
     pub(in crate::python) instruction_bytes: u32,
 }
 
@@ -59,15 +59,15 @@ pub(in crate::python) fn copy_parts(code: u64, layout: &Layout, types: &Types) -
         lines: at(layout.code.lines)?,
         first_line: at(layout.code.first_line)? as u32,
         version: optional(layout.code.version)?,
-        // The number at this offset counts instructions, which take two bytes each.
+        // The number at this offset is a count of instructions, which take two bytes each.
         traceable: optional(layout.code.traceable)?.wrapping_mul(2),
         instruction_bytes: (word(object, layout::LENGTH)? as u32).wrapping_mul(2),
     })
 }
 
 impl CodeParts {
-    /// Hash that distinguishes code objects. The hash covers all fields of `CodeParts` except the size of the
-    /// instructions. If the code object has no version number, the hash also covers the beginnings of its name and
+    /// Computes a hash that distinguishes code objects. The hash covers all fields of `CodeParts` except the size of
+    /// the instructions. If the code object has no version number, the hash also covers the beginnings of its name and
     /// path and the length of its line table. All memory is read through the kernel, so the object may already be
     /// freed.
     pub(in crate::python) fn hash(&self) -> u64 {
@@ -78,8 +78,8 @@ impl CodeParts {
         if version == 0 {
             for (object, bytes) in [(name, 64), (file, 64), (lines, 24)] {
                 let mut head = [0; 64];
-                // Skip the first two words of the object, which are its reference count and its type. If not all
-                // `bytes` bytes are readable, use 40 bytes, because the shortest string has 41 bytes.
+                // Skip the first two words of the object, which are its reference count and its type. If some of the
+                // `bytes` bytes are unreadable, use only 40 bytes, because the shortest string has 41 bytes.
                 let is_copied = copy_into(object, &mut head[..bytes]) || copy_into(object, &mut head[..40]);
                 let (words, _) = head[16..].as_chunks::<8>();
                 hash = words
@@ -99,8 +99,8 @@ impl CodeParts {
         scratch: &'a mut Scratch,
     ) -> Description<'a> {
         let mut out = DescriptionWriter { bytes: &mut scratch.bytes, at: HEAD };
-        // A program may replace a part by an object of another type. A part of an unexpected type is treated as
-        // missing, and so is an unreadable part.
+        // A program may replace a part by an object of another type. A part that has an unexpected type or is
+        // unreadable is treated as missing.
         let Self { name, file, lines, first_line, .. } = *self;
         self.file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
         let file_length = out.at - HEAD;
@@ -230,7 +230,7 @@ mod tests {
         let types = Types { code: 77, text: 78, bytes: 79, frame: 80 };
         let layout = Layout::for_version(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
         let memory = memory::map(size_of::<Scratch>()).unwrap();
-        // SAFETY: this is a mapping of that size, and zeroes are valid.
+        // SAFETY: the mapping has that size, and zeroes are a valid value.
         let scratch = unsafe { memory.cast::<Scratch>().as_mut() };
         let mut texts = CodeTexts::for_test();
         let words = [1u64; 64];
