@@ -1,7 +1,7 @@
 //! Reads the wall clock, which may be set at any time, together with the monotonic clock, which cannot be set.
 
-/// Maximum time in ns that reading both clocks may take. If the two clocks are read more than this time apart, the
-/// readings do not belong together.
+/// Maximum time in ns for reading both clocks. If the two clocks are read more than this time apart, the readings do
+/// not belong together.
 const MAX_READ_NS: u64 = 1_000_000;
 
 /// Readings of the wall clock and the monotonic clock at the same moment.

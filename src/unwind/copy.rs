@@ -2,19 +2,19 @@
 //!
 //! A coroutine's stack or a signal stack may have been unmapped, protected, or joined with a neighbouring mapping since
 //! its previous capture. The frames on a foreign stack may also mislead the walk. If a host switches stacks with its
-//! own code, the unwind information of the outermost frames may point beyond the stack's end. So no word of a foreign
-//! stack is read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page
-//! that it copies. The walk then reads the copy instead of the stack. Nothing about a stack is stored between captures,
-//! so a capture costs the same with 2,000 fibers as with one fiber.
+//! own code, the unwind information of the outermost frames may point beyond the stack's end. Therefore no word of a
+//! foreign stack is read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every
+//! page that it copies. The walk then reads the copy instead of the stack. Nothing about a stack is stored between
+//! captures, so a capture costs the same with 2,000 fibers as with one fiber.
 //!
 //! A stack whose words equal those of an earlier stack needs no copy: `x86_64/foreign_path_cache.rs` explains
 //! when a word of a foreign stack may be read in place.
 //!
-//! Only the part of the stack that the walk needs is copied. The first copy is as large as the part that the last walk
-//! used. If the copy is too short, its size is doubled until the walk ends. Each copy extends to the end of a page,
-//! because copying a whole page costs no more than copying a part of it. A stack counts as ended at its first
-//! unreadable page, or after 8 MiB. So a capture makes at most 14 system calls to copy a stack, and nearly always only
-//! one.
+//! Only the part of the stack that the walk needs is copied. The first copy is as large as the part of the stack that
+//! the last walk used. If the copy is too short, its size is doubled until the walk ends. Each copy extends to the end
+//! of a page, because copying a whole page costs no more than copying a part of it. A stack counts as ended at its
+//! first unreadable page, or after 8 MiB. So a capture makes at most 14 system calls to copy a stack, and nearly always
+//! only one.
 
 use std::ptr::NonNull;
 

@@ -17,8 +17,8 @@
 //!
 //! # Why it cannot crash its host
 //!
-//! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be any value. So a walk
-//! of a stack may arrive at any address, and every *read* during the walk must be safe for any address. The numbered
+//! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be any value. Therefore
+//! a walk may arrive at any address, and every *read* during the walk must be safe for any address. The numbered
 //! statements below explain why each read is safe, and name the tests that check them. If a test is followed by a path
 //! like `unwind/foreign.rs`, the test is in that file of `tests/`; otherwise it is in the named module.
 //!

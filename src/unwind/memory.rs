@@ -1,7 +1,7 @@
 //! Maps memory directly from the kernel.
 //!
-//! Our callback runs inside the host program, possibly inside the program's allocator (some programs launch a kernel
-//! in `malloc`). So the code of the callback must not call `malloc`. The only exception is a thread's first launch,
+//! Our callback runs inside the host program, possibly inside the program's allocator (some programs launch a kernel in
+//! `malloc`). Therefore the code of the callback must not call `malloc`. The only exception is a thread's first launch,
 //! which calls `malloc` to query the bounds of the thread's stack. All memory that `unwind` and `capture` need per
 //! thread or per process is mapped by this module, zeroed. Every mapped byte is counted, and the ledger (gpuflame's
 //! report of its own losses and overhead) prints the sum.
@@ -73,8 +73,8 @@ pub unsafe fn word(address: u64) -> u64 {
 }
 
 /// Copies up to `bytes` bytes from `address` to `to` and returns the number of copied bytes. The copy ends at the first
-/// byte that is not readable at this moment. The kernel checks the pages, so any address may be passed. A copy takes
-/// one system call (`process_vm_readv`). If a sandbox refuses `process_vm_readv`, a copy takes three other system
+/// byte that is unreadable at the time of the call. The kernel checks the pages, so any address may be passed. A copy
+/// takes one system call (`process_vm_readv`). If a sandbox refuses `process_vm_readv`, a copy takes three other system
 /// calls. The host's errno is preserved.
 ///
 /// # Safety

@@ -5,8 +5,8 @@
 //! loader's lock, which takes 2 us. So after each load or unload the list is copied and sorted, and addresses are
 //! looked up in the copy.
 //!
-//! No thread waits for another thread. One thread at a time copies the list. Any other thread that needs the copy
-//! during this time asks the loader instead. A reader checks a sequence number before and after it reads the copy (a
+//! No thread waits for another thread. One thread at a time copies the list. Any other thread that needs the copy while
+//! it is being written asks the loader instead. A reader checks a sequence number before and after it reads the copy (a
 //! seqlock). The sequence number is odd while the copy is being written, and changes with each write. All memory is
 //! static, so nothing is allocated or freed.
 

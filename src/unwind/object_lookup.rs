@@ -36,8 +36,8 @@ struct LinkMap {
 
 /// Address of `_dl_find_object`, or null if libc does not have this function.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether `_dl_find_object` is treated as missing. Tests set this flag to run as if the C library did not have
-/// `_dl_find_object`.
+/// Whether this process acts as if the C library did not have `_dl_find_object`. Tests set this flag to run as if the C
+/// library did not have `_dl_find_object`.
 static IS_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Makes this process behave as with a glibc before 2.35 until it ends.
@@ -56,8 +56,8 @@ pub(crate) fn prepare() {
 }
 
 /// Finds the loaded object that contains `address` and calls `look` with the object, which cannot be unloaded while
-/// `look` runs. Returns the loader's state, and the result of `look` if there is such an object. Returns `None` if the
-/// loader's lock could not be taken. Safe inside a callback.
+/// `look` runs. Returns the loader's state, and the result of `look` if an object contains `address`. Returns `None` if
+/// the loader's lock could not be taken. Safe inside a callback.
 pub(crate) fn with_object_at<T>(
     address: u64,
     look: impl FnOnce(&Object, LoaderState) -> T,

@@ -131,7 +131,7 @@ impl NoteRing {
             if slot.turn.load(Ordering::Acquire) != write_turn(position) + 1 {
                 return;
             }
-            // SAFETY: the turn proves that the note is written. There is one reader, and no thread writes this slot
+            // SAFETY: the turn proves that the note is written. Only one thread reads, and no thread writes this slot
             // before the turn advances.
             read(unsafe { *slot.note.get() });
             self.head.store(position + 1, Ordering::Relaxed);

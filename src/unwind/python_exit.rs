@@ -10,9 +10,9 @@
 //! This module calls two functions of CPython: `Py_IsInitialized` reads a flag, and `Py_AtExit` stores a pointer in a
 //! table with 32 entries. Since CPython 3.12, `Py_AtExit` takes a lock, which is held only while the pointer is stored.
 //! Before 3.12, only the GIL serializes these stores, and the thread that makes the first CUDA call has usually
-//! released the GIL. So if another thread registers a callback within the same few instructions, one of the two
-//! callbacks is lost. Such a loss is unlikely, because few modules register an exit callback, and they register it when
-//! they are imported.
+//! released the GIL. Therefore, if another thread registers a callback at nearly the same time (within a few
+//! instructions), one of the two callbacks is lost. Such a loss is unlikely, because few modules register an exit
+//! callback, and they register it when they are imported.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

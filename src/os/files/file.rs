@@ -474,7 +474,7 @@ fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // Check the file's identity before removing it, because a file of another process may have this name by now.
+        // Check the file's identity before removing the file, because a file of another process may have this name now.
         if !self.published && self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }

@@ -59,7 +59,7 @@ pub struct GrowthLimits {
     pub patience: Duration,
 }
 
-/// Determines what happens to the written part of an abandoned file.
+/// Determines what happens to an abandoned file, which is only partly written.
 #[derive(Debug)]
 pub enum OnAbandon {
     /// The abandoned file is removed, because it is useless and takes up disk space.
@@ -124,8 +124,8 @@ impl GrowingFile {
         let own = file.clone();
         let spawned = threads::spawn(c"gpuflame-rows", STACK_BYTES, move || {
             threads::note_ours();
-            // Wait once now, because a thread's first wait on a condition variable takes the loader's lock, which a
-            // stopped thread may hold later.
+            // Wait once now, because a thread's first wait on a condition variable takes the loader's lock. Later, a
+            // stopped thread may hold this lock.
             Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
             if own.is_needed() {
                 match open() {
@@ -390,7 +390,7 @@ impl Drop for FileFeed {
         }
         state.is_dropped = true;
         self.file.abandon(&mut state, Error::new(ErrorKind::State, "the file was abandoned"));
-        // Wait for a short time. Then the file is usually already removed when `drop` returns.
+        // Wait for a short time, because then the file is usually already removed when `drop` returns.
         let began = Instant::now();
         while !state.has_thread_finished && began.elapsed() < REMOVAL_TIMEOUT {
             self.file.0.progressed.wait_for(&mut state, PROGRESS_POLL_INTERVAL);

@@ -1,10 +1,10 @@
 //! Writes gpuflame's messages and the ledger to the application's stderr (descriptor 2).
 //!
 //! Descriptor 2 may be closed, a full pipe that no process reads, or a data file of the application. Therefore a
-//! separate thread writes the messages, and the caller waits for this thread at most until a time limit. Each write has
-//! at most `PIPE_BUF` bytes, which a pipe accepts as a whole. `O_NONBLOCK` is never set, because this flag belongs to
-//! the open file, which other processes, such as the user's shell, share. Messages may be written if descriptor 2 is
-//! one of these files:
+//! separate thread writes the messages, and the caller waits for this thread only for a limited time. Each write has at
+//! most `PIPE_BUF` bytes, which a pipe accepts as a whole. `O_NONBLOCK` is never set, because this flag belongs to the
+//! open file, which other processes, such as the user's shell, share. Messages may be written if descriptor 2 is one of
+//! these files:
 //!
 //! ```text
 //! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
@@ -62,8 +62,8 @@ enum LastLine {
     Unknown,
 }
 
-/// Stores which file is currently open as descriptor 2. So a data file that later gets the number 2 is not mistaken for
-/// stderr. Call this function before any other function of this module.
+/// Stores which file is currently open as descriptor 2. Therefore a data file that later gets the descriptor number 2
+/// is not mistaken for stderr. Call this function before any other function of this module.
 pub fn remember_file() {
     FILE_AT_START.get_or_init(|| current_file().ok());
     FILE_AT_EXEC.get_or_init(|| {
@@ -88,9 +88,9 @@ pub fn takes_messages() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If so, write a
-/// heading line before a text that must start on its own line. Then only the heading can be appended to an unfinished
-/// line.
+/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If so, the caller
+/// must write a heading line before a text that must start on its own line, because then only the heading can be
+/// appended to an unfinished line.
 pub fn hides_last_line() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())

@@ -10,8 +10,8 @@ use super::reserve;
 use super::slab::{Blocks, Slab, Slabs, chunk_owner, map_chunk};
 use crate::process::threads;
 
-/// Number of times that an allocation tries to get exclusive use of a pool. If all attempts fail, the block gets its
-/// own mapping instead.
+/// Number of times that an allocation tries to get exclusive use of a pool. If another thread is using the pool at each
+/// attempt, the block gets its own mapping.
 const MAX_ATTEMPTS: u32 = 1000;
 /// Maximum number of empty slabs that keep their pages (2 MiB in total). Because of these slabs, recurring allocations
 /// need no system call.

@@ -24,7 +24,8 @@ unsafe impl Sync for Reserve {}
 static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Allocates zeroed memory from the reserve, starting at a page boundary. Also sets the flag that memory has run out.
+/// Allocates zeroed memory from the reserve, starting at a page boundary. Also sets the flag which shows that memory
+/// has run out.
 pub(super) fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     shortage::set_short();
     let limit = if threads::is_ours() { RESERVE_BYTES - APPLICATION_BYTES } else { RESERVE_BYTES };

@@ -17,10 +17,10 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Signals that the terminal sends both to this process and to the command. The command decides how to react to these
-/// signals. This process runs until the command ends.
+/// signals. This process ends only after the command.
 const TERMINAL_SIGNALS: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-/// Signals that other processes send only to this process. They are meant for the command, so this process forwards
-/// them.
+/// Signals that other processes send only to this process. These signals are meant for the command, so this process
+/// forwards them.
 const FORWARDED_SIGNALS: [i32; 5] =
     [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
 /// Stop signal (SIGTSTP) that the terminal sends both to this process and to the command. This process stops only after
@@ -336,8 +336,8 @@ fn raise(signal: i32) {
 }
 
 /// Starts a helper process that watches the stopped command. If the command is continued or killed, the helper
-/// continues this process. This process cannot notice the change itself, because it is stopped. Returns `None` if there
-/// is no `/proc`, or if no process can be created.
+/// continues this process. This process cannot notice that the command was continued, because this process is stopped.
+/// Returns `None` if there is no `/proc`, or if no process can be created.
 fn spawn_continue_watcher(command: i32) -> Option<i32> {
     // SAFETY: getpid has no preconditions.
     let owner = unsafe { libc::getpid() };

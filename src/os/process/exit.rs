@@ -51,8 +51,8 @@ unsafe extern "C" {
     fn at_quick_exit(action: extern "C" fn()) -> libc::c_int;
 }
 
-/// Registers `call` to run on the exiting thread when the process exits, after all exit handlers that are registered
-/// later.
+/// Registers `call` to run on the exiting thread when the process exits. Exit handlers that are registered later run
+/// before `call`.
 pub fn call_at_exit(call: ExitAction) {
     if LATE_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| {
@@ -62,7 +62,7 @@ pub fn call_at_exit(call: ExitAction) {
     }
 }
 
-/// Registers `call` to run when the process exits, before all exit handlers that were registered earlier.
+/// Registers `call` to run when the process exits. Exit handlers that were registered earlier run after `call`.
 pub fn call_early_at_exit(call: ExitAction) {
     if EARLY_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| register_early());

@@ -205,8 +205,8 @@ impl Drop for ProcessMemory {
     }
 }
 
-/// A loaded module. The module cannot be unloaded while this value exists, because the value exists only inside
-/// `dl_iterate_phdr`.
+/// A loaded module. The module cannot be unloaded while a `LoadedModule` exists, because a `LoadedModule` exists only
+/// inside `dl_iterate_phdr`.
 struct LoadedModule<'a> {
     memory: &'a ProcessMemory,
     base: usize,
@@ -371,8 +371,8 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Calls `look` with each slot for a function with one of these names, and with the index of the name. The linker
-    /// may or may not have filled the slot yet. The slots are found by the symbols in their relocations. So most of the
-    /// hundreds of thousands of slots of a machine-learning library need not be read.
+    /// may or may not have filled the slot yet. The slots are found by the symbols in their relocations. Therefore most
+    /// of the slots of a machine-learning library (hundreds of thousands) need not be read.
     fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {

@@ -63,8 +63,8 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     1
 }
 
-/// Whether the byte at `address` can be read. Also returns false if the kernel refuses the system call that checks
-/// this.
+/// Whether the byte at `address` can be read. Also returns false if the kernel refuses the system call that reads the
+/// byte.
 pub fn is_readable(address: usize) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -4,7 +4,8 @@
 //! seccomp filter. Therefore every kind of system call is made before set-up ends, in a form that has no effect. The
 //! sandbox then also allows these calls after set-up. If a filter is already active and kills the process for such a
 //! call, the process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system
-//! calls that gpuflame makes. This module makes those system calls that the rest of the set-up code does not make.
+//! calls that gpuflame makes. This module makes the system calls that the session needs but that no other set-up code
+//! makes.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};

@@ -46,8 +46,8 @@ pub struct PerfEvent {
 enum Trigger {
     /// The thread has used CPU time for this duration since the previous sample.
     CpuTime(Duration),
-    /// The thread is descheduled, that is, leaves its processor. The thread's return to a processor is reported as
-    /// well.
+    /// The thread is descheduled, that is, leaves its processor. The kernel also writes a record when the thread
+    /// returns to a processor.
     Deschedule,
 }
 
@@ -80,7 +80,7 @@ pub struct ThreadSample<'a> {
     pub cpu: u32,
     /// The registers rax to r15 and the instruction pointer, in DWARF order.
     pub registers: [u64; REGISTERS],
-    /// The copied part of the stack, from the stack pointer upwards.
+    /// The copied part of the thread's stack, from the stack pointer upwards.
     pub stack: &'a [u8],
     /// Whether this sample was the newest record when the reader began to read the ring.
     pub is_newest: bool,

@@ -13,8 +13,8 @@
 //! asks                                          the kernel's action; the default if that is our handler
 //! ```
 //!
-//! gpuflame does not store which action is set; only the kernel stores it. Therefore an action that the program sets by
-//! a direct system call, or by a function of the C library that is not interposed, is respected as well. However, a
+//! gpuflame does not store which action is set; only the kernel stores it. Therefore gpuflame also respects an action
+//! that the program sets by a direct system call, or by a function of the C library that is not interposed. However, a
 //! program that queries the action by such a call finds gpuflame's handler. If the program later sets its own handler,
 //! which calls the handler that the program found, [`is_installed`] returns false, and gpuflame's handler returns
 //! without effect.
@@ -131,7 +131,7 @@ pub fn is_installed(signal: i32) -> bool {
 /// Sets the default action in the kernel, and stops replacing later defaults with gpuflame's handler. Call this
 /// function only to end the process.
 pub fn restore_default(signal: i32) {
-    // If a thread of the program sets the default after this statement, the kernel gets the default instead of
+    // After this statement, if a thread of the program sets the default, the kernel gets the default instead of
     // gpuflame's handler.
     let _ = OWNER_PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
     // SAFETY: the action is valid.

@@ -48,7 +48,7 @@ pub(super) struct FrameLayout {
     pub(super) code: u32,
     pub(super) position: u32,
     /// Offset of two adjacent words of a frame that one operation compares. One word is `previous`; the other word is
-    /// `code` or `position`, depending on the version.
+    /// `code` or `position`, depending on the CPython version.
     pub(super) link: u32,
     /// Offset of the owner byte, which shows whether a thread, a generator or the evaluator owns the frame.
     pub(super) owner: u32,
@@ -95,8 +95,8 @@ pub(super) enum Boundary {
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
-/// The bits of a frame's reference to its code object that are not part of the address. Since 3.14, these bits encode
-/// how the frame holds the code object.
+/// Tag bits of a frame's reference to its code object. These bits are not part of the object's address. Since 3.14,
+/// these bits encode how the frame holds the code object.
 pub(super) const HOLD_BITS: u64 = 3;
 #[cfg(test)]
 pub(super) const FIRST_WITH_HOLD_BITS: u16 = 0x030e;

@@ -110,7 +110,7 @@ pub struct MergedStack<'a> {
     pub frames: &'a [Frame],
     /// Whether native and Python frames show the same evaluator calls.
     pub is_sure: bool,
-    /// Whether Python frames are missing at the root.
+    /// Whether Python frames are missing at the root of the merged stack.
     pub is_cut: bool,
 }
 
@@ -221,8 +221,8 @@ impl PythonUnwinder {
         WalkOutcome::Unreadable
     }
 
-    /// Returns the number of frames at the root that the last walk has in common with the walk before it. Also returns
-    /// a word that identifies the frame for each of the remaining frames of the last walk, outermost frame first.
+    /// Returns the number of frames at the root that the last walk has in common with the walk before it. Also returns,
+    /// for each of the remaining frames (outermost first), a word that identifies the frame.
     #[inline(always)]
     pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.

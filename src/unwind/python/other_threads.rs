@@ -9,9 +9,10 @@
 //! 2. After the reads, the thread's stack is compared with the copy. In this comparison, native frames on the leaf side
 //!    of the innermost evaluator call may differ. If all other frames are the same, the thread is still in that
 //!    evaluator call. Since 3.11, the native frame of the innermost evaluator call may also differ if an address in the
-//!    innermost function's instructions is in a register, or in the copy up to the end of that frame. Such an address
-//!    shows that the thread executed this function when it was sampled. The native frame of the innermost evaluator
-//!    call differs if the thread has continued to run between the sample and the reads.
+//!    innermost function's instructions is in a register, or in the copy up to the end of that frame. An address in the
+//!    function's instructions shows that the thread executed this function when the thread was sampled. The native
+//!    frame of the innermost evaluator call differs if the thread has continued to run between the sample and the
+//!    reads.
 //!
 //! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address
 //!    of the innermost Python frame must be in a register, or in the copy up to the end of the native frame of the
@@ -19,10 +20,11 @@
 //!
 //! 4. Each evaluator call in the copied stack has Python frames, and each Python frame belongs to an evaluator call.
 //!
-//! If the thread launches GPU work after the sample, its stack changes. So the frames of a later launch are never used.
-//! Two errors remain possible; both affect only the frames within one evaluator call. First, the sampled function may
-//! return before the read, while the address of the next function's frame is still in the copy. Second, the sampled
-//! function may have another caller at the time of the read than at the time of the sample.
+//! If the thread launches GPU work after the sample, its stack changes. Therefore the Python frames of a launch after
+//! the sample are never used. Two errors remain possible. Both errors affect only the frames within one evaluator call.
+//! First, the sampled function may return before the read, while the address of the next function's frame is still in
+//! the copy. Second, the sampled function may have another caller at the time of the read than at the time of the
+//! sample.
 //!
 //! The Python frames of all interpreters' threads are read. If a thread has Python states in several interpreters, only
 //! its state in the first listed interpreter is read. Samples of such a thread in another interpreter count as not

@@ -22,7 +22,8 @@ use gpuflame_model::record::{CodeId, Frame};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct InterpreterFrame {
-    /// Two adjacent words of the frame, one of which links to the previous frame: see [`layout::FrameLayout::link`].
+    /// Two adjacent words of the frame (see [`layout::FrameLayout::link`]). One of the words links to the previous
+    /// frame.
     link: u128,
     /// Fingerprint that identifies the code object if Python gave the object no version number.
     fingerprint: CodeFingerprint,
@@ -477,7 +478,7 @@ impl PythonWalk {
                 }
                 match self.links[..count].last_mut() {
                     Some(link) if link.boundary == 0 => link.boundary = at,
-                    // This evaluator frame is the outermost frame, or it belongs to an evaluator call in which no
+                    // This frame of the evaluator is the outermost frame, or belongs to an evaluator call in which no
                     // function has a frame.
                     _ => root = at,
                 }

@@ -1,11 +1,11 @@
 //! Entry of the cache of whole stacks (see `stack_cache`): all values that determine the result of a walk.
 //!
-//! An entry equals the present stack if both have the same key and the same values of all words that the walk read. If
-//! the walk reads rbp, both must also have the same rbp. The words themselves are not stored. Instead, 128-bit hashes
-//! are compared, which depend on the values and on the order of the words. Entries whose words have the same addresses
-//! (the same layout) have the words in the same order. So a hash of the present stack that was computed for one entry
-//! can be compared with all entries of the same layout. Two layouts count as the same if their hashes of 64 bits are
-//! equal.
+//! An entry equals the present stack if their keys are equal, and all words that the walk read have the same values. If
+//! the walk reads rbp, the values of rbp must also be equal. The words themselves are not stored. Instead, 128-bit
+//! hashes are compared, which depend on the values and on the order of the words. Entries whose words have the same
+//! addresses (the same layout) have the words in the same order. So a hash of the present stack that was computed for
+//! one entry can be compared with all entries of the same layout. Two layouts count as the same if their hashes of 64
+//! bits are equal.
 //!
 //! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the other
 //! words. This order matters only for the choice of the sample words, which are taken at regular distances.
@@ -19,7 +19,7 @@ use crate::memory::word;
 /// step of the hash processes.
 const MAX_WORDS: usize = 57 * BLOCK_WORDS;
 const BLOCK_WORDS: usize = 8;
-/// Number of sample words. They are compared before the hash over all words is computed.
+/// Number of sample words. The sample words are compared before the hash over all words is computed.
 const PROBES: usize = 4;
 
 /// A cached stack without its frames. The caller has stored the frames under the stack's index.

@@ -1,5 +1,5 @@
-//! Finds the cold part of a function: code that the compiler has moved away from the rest of the function, because it
-//! expects this code to run rarely.
+//! Finds the cold part of a function: rarely executed code that the compiler has moved away from the rest of the
+//! function.
 //!
 //! No symbol table that is loaded into memory contains the cold part (`f.cold` is a local symbol), but the cold part
 //! has its own unwind information. A piece of code counts as the cold part if the function branches to the start of

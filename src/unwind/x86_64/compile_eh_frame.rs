@@ -17,9 +17,9 @@ use crate::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Storage for running one unwind program. It has room for the rules of 18 registers (a frame that the kernel pushes
-/// has rules for 17 registers), and for 6 rows that the program may save with `DW_CFA_remember_state`. The storage is
-/// small because rows are copied on the launching thread's stack, and that stack may be small.
+/// Storage for running one unwind program. The storage has room for the rules of 18 registers (a frame that the kernel
+/// pushes has rules for 17 registers), and for 6 rows that the program may save with `DW_CFA_remember_state`. The
+/// storage is small because rows are copied on the launching thread's stack, and that stack may be small.
 pub(super) struct UnwindStorage;
 
 impl UnwindContextStorage<usize> for UnwindStorage {
@@ -70,8 +70,8 @@ impl Compiler {
     }
 
     /// Runs the unwind program in `found` up to `address`. This function and `store_fde`, which finds the unwind
-    /// program, each need 1 KiB of the stack, which may be small. The two functions are not inlined, so that they do
-    /// not need this space at the same time.
+    /// program, each need 1 KiB of stack space, and the stack may be small. The two functions are not inlined, so that
+    /// they do not need this space at the same time.
     #[inline(never)]
     fn run(&mut self, address: u64) -> Option<UnwindRow<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;
@@ -152,7 +152,7 @@ fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u6
 
 impl UnwindRow<'_> {
     /// Converts this row to a rule. This function is not inlined into the code that runs the unwind program, so that
-    /// the two do not need stack space at the same time.
+    /// the two functions do not need stack space at the same time.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {

@@ -3,9 +3,9 @@
 //!
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
 //! that it reads. Suppose that a new walk reaches a state of the last walk, and that all words that the last walk read
-//! between that state and the root are unchanged. Then the rest of the new stack is the same as the rest of the last
-//! stack, step by step. The comparison with the last stack uses no heuristic. Based on this fact, the cache works as
-//! follows:
+//! between that state and the root are unchanged. Under these two conditions, the rest of the new stack is the same as
+//! the rest of the last stack, step by step. The comparison with the last stack uses no heuristic. Based on this fact,
+//! the cache works as follows:
 //!
 //! * A new walk must *reach* a state of the last walk. Unchanged words in memory are not enough, because the words of a
 //!   frame often stay unchanged after the frame's function has returned.
@@ -95,7 +95,7 @@ struct FrameState {
     rest: u64,
 }
 
-/// The unchanged outer part of the last stack, and a cursor that detects when the current walk reaches it.
+/// The unchanged outer frames of the last stack, and a cursor that detects when the current walk reaches these frames.
 pub(super) struct UnchangedSuffix<'a> {
     last_stack: &'a LastStack,
     /// Index of the leafmost unchanged frame that the walk has not yet passed.
@@ -162,7 +162,7 @@ impl LastStack {
         }
     }
 
-    /// Returns the unchanged part of the last stack, for a capture that begins at the stack pointer `sp`. `steps` are
+    /// Returns the unchanged frames of the last stack, for a capture that begins at the stack pointer `sp`. `steps` are
     /// the steps of the last walk.
     #[inline(always)]
     pub(super) fn verify(&mut self, steps: &[WalkStep; MAX_FRAMES], sp: u64) -> UnchangedSuffix<'_> {

@@ -45,7 +45,7 @@ pub(super) enum RuleKind {
     /// leaves the frame (see `epilogue`).
     Unknown = 11,
     /// Any frame that the other kinds of rules cannot describe. At such a frame, the plain walk, which follows only
-    /// rip, rsp and rbp, is abandoned. Then the slow walk, which follows all registers, starts again at the leaf.
+    /// rip, rsp and rbp, is abandoned. Instead, the slow walk, which follows all registers, starts again at the leaf.
     Slow = 12,
 }
 
@@ -100,7 +100,8 @@ impl Rule {
         Self((RuleKind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
     }
 
-    /// Creates the rule for code without unwind information, if this epilogue follows the call. See [`Rule::unknown`].
+    /// Creates the rule for code without unwind information in which this epilogue follows the call. See
+    /// [`Rule::unknown`].
     pub(super) fn unknown_with(loads: u32, Epilogue { words, saved }: Epilogue) -> Self {
         const _: () =
             assert!(SAVED == (Epilogue::MAX_WORDS as u64 + 1) * (Epilogue::MAX_SAVED as u64 + 1) - 1);

@@ -115,7 +115,7 @@ impl Walk<'_> {
 }
 
 /// Computes the caller's registers according to one row of an unwind program. This function is not inlined into the
-/// code that finds the row, so that the two do not need stack space at the same time.
+/// code that finds the row, so that the two functions do not need stack space at the same time.
 #[inline(never)]
 fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
     match row.row.register(X86_64::RA) {

@@ -7,12 +7,12 @@
 //! caller can use the index that it got when the earlier stack was cached. The cache is useful because programs launch
 //! from the same few hundred stacks again and again.
 //!
-//! Only a hash of the words' values is stored, not the values. So a look-up reads two bytes of cached data per word,
-//! compared with thirty bytes in `last_stack` and `path_cache`. Reading less data matters because the program has to
-//! reload all data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading the evicted data
-//! takes as long as the walk itself. The hash has four 64-bit lanes that are computed in parallel. If a stack has other
-//! words at the same addresses, it is mistaken for the cached stack with probability 5e-20. At a million look-ups of
-//! such stacks per second, the hash mistakes one stack for another once in 500,000 years.
+//! Only a hash of the words' values is stored, not the values. Therefore a look-up reads two bytes of cached data per
+//! word; a walk with `last_stack` and `path_cache` reads thirty bytes per word. Reading less data matters because the
+//! program has to reload all data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading the
+//! evicted data takes as long as the walk itself. The hash has four 64-bit lanes that are computed in parallel. If a
+//! stack has other words at the same addresses, it is mistaken for the cached stack with probability 5e-20. At a
+//! million look-ups of such stacks per second, the hash mistakes one stack for another once in 500,000 years.
 //!
 //! Cached stacks that have the same starting state are distinguished by their hashes. To compute fewer hashes, a
 //! look-up considers only stacks with the caller's hint (what is launched), and computes one hash for all stacks that

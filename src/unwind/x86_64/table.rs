@@ -205,8 +205,8 @@ impl RuleTable {
     }
 
     /// Counts a new rule of the present loader state, and returns the number of rules of this state. If two threads
-    /// count at the same time, one of the two rules may not be counted. A rule that is not counted is harmless, because
-    /// the number of rules only decides when the table grows.
+    /// count a rule at the same time, one of the two rules may not be counted. A rule that is not counted is harmless,
+    /// because the number of rules only decides when the table grows.
     fn count(&self, state: LoaderState) -> usize {
         if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);
@@ -349,7 +349,7 @@ mod tests {
         let pcs = || (1..=PCS).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The unload count stays below 2^16. Therefore it stays in one era, and only one table is used.
+                // The unload count stays below 2^16. Therefore the count stays in one era, and only one table is used.
                 for count in 0..60_000 {
                     unloads.store(count, Ordering::Release);
                     (1..=PCS).for_each(store);

@@ -238,8 +238,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Compiles a rule like [`Walk::compile`], for a walk that uses `follower`. Also makes sure that this walk's path
-    /// is not cached, because the path contains a new rule.
+    /// Compiles a rule like [`Walk::compile`], for a walk that uses `follower`. Also prevents this walk's path from
+    /// being cached, because the path contains a new rule.
     #[cold]
     #[inline(never)]
     fn compile_off_path(&mut self, follower: &mut PathFollower<'_>, cursor: Cursor) -> Rule {
@@ -305,7 +305,7 @@ impl Walk<'_> {
     }
 
     /// Takes the step from a frame without unwind information to the frame's caller. Uses the epilogue if the rule
-    /// contains one. If the rule contains no epilogue, uses rbp as the frame pointer, if the value of rbp can be a
+    /// contains one. If the rule contains no epilogue, and the value of rbp can be a frame pointer, uses rbp as the
     /// frame pointer.
     #[cold]
     #[inline(never)]

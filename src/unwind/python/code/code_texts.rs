@@ -168,7 +168,7 @@ impl CodeTexts {
 }
 
 impl TextPair {
-    /// Whether both texts of the pair are unchanged.
+    /// Whether the contents of both texts of the pair are unchanged.
     ///
     /// # Safety
     /// Each text must be a string, or at least readable memory.

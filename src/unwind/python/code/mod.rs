@@ -1,10 +1,10 @@
 //! Identifies CPython's code objects, and reads their names. A code object describes one function.
 //!
 //! An address alone does not identify a code object, because most short-lived functions get the address of a freed
-//! function. So a code object is recognized only if all of these data are the same as before: its address; the
+//! function. Therefore a code object is recognized only if the following data are the same as before: its address; the
 //! addresses of its name, file and line table; its first line; and its version number. Since 3.12, CPython gives each
-//! code object a unique version number. If a code object has no version number, the contents of its name, file and
-//! line table are compared instead:
+//! code object a unique version number. If a code object has no version number, the contents of its name, file and line
+//! table are compared instead:
 //! - the name, by the hash that Python caches (or by the letters if 3.11 has not computed the hash);
 //! - the whole path of the file, once per walk and file;
 //! - the length, beginning, middle and end of the line table.
