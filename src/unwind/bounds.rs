@@ -72,7 +72,7 @@ fn main_stack() -> Option<StackBounds> {
 
 fn thread_stack() -> Option<StackBounds> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: the call initializes the attributes when it returns 0.
+    // SAFETY: if the call returns 0, it has initialized the attributes.
     if unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) } != 0 {
         return None;
     }

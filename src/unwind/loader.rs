@@ -79,7 +79,7 @@ fn loader_data() -> Option<(*mut c_void, usize)> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: both results are writable; `dladdr1` accepts any address.
     let is_known = unsafe { dladdr1(global, info.as_mut_ptr(), &mut symbol, RTLD_DL_SYMENT) } != 0;
-    // SAFETY: with this flag the loader returns null or the symbol's entry in a table that is never unloaded.
+    // SAFETY: with RTLD_DL_SYMENT, the loader returns null or the symbol's entry in a table that is never unloaded.
     let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() }?;
     (is_known && !global.is_null() && global.addr().is_multiple_of(8))
         .then_some((global, symbol.st_size as usize))

@@ -57,7 +57,7 @@ pub unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
 /// # Safety
 /// The conditions of [`unmap`] apply.
 pub unsafe fn release(memory: NonNull<u8>, bytes: usize, counted: usize) {
-    // SAFETY: the caller guarantees that this is a whole mapping of ours, and that it is not in use.
+    // SAFETY: the caller guarantees that `memory` is a whole mapping of ours, and that it is not in use.
     unsafe { libc::munmap(memory.as_ptr().cast(), bytes) };
     HELD.fetch_sub(counted, Ordering::Relaxed);
 }
@@ -139,7 +139,7 @@ pub(super) fn prepare() {
         return;
     }
     let Some(page) = map(PAGE) else { return };
-    // SAFETY: this is a whole mapping of ours that is not shared with any other thread yet.
+    // SAFETY: `page` is a whole mapping of ours, and no other thread knows this mapping yet.
     if unsafe { libc::madvise(page.as_ptr().cast(), PAGE, libc::MADV_WIPEONFORK) } == 0 {
         let process = page.as_ptr().cast();
         let (new, old) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -236,7 +236,7 @@ mod tests {
     fn both_copy_methods_stop_at_unmapped_memory() {
         let memory = map(3 * 4096).expect("memory for three pages");
         let first = memory.as_ptr() as u64;
-        // SAFETY: the mapping is ours, and its last page is not used from here on.
+        // SAFETY: the mapping is ours, and no code uses its last page after this call.
         unsafe {
             memory.as_ptr().add(8000).write_bytes(7, 192);
             libc::munmap(memory.as_ptr().add(8192).cast(), 4096);

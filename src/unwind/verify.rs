@@ -61,7 +61,7 @@ impl Verifier {
         } else {
             again.frames == captured.frames && again.flags == captured.flags
         };
-        // SAFETY: the addresses are mapped as long as `self` lives, and not shared; zeroes are a valid list.
+        // SAFETY: the addresses are mapped as long as `self` lives and are not shared, and zeroes are a valid list.
         let theirs = unsafe { self.theirs.as_mut() };
         theirs.take(below);
         let theirs = &theirs.list[..theirs.count];
@@ -116,9 +116,9 @@ unsafe extern "C" fn note(context: *mut c_void, addresses: *mut c_void) -> c_int
     // SAFETY: `Addresses::take` passed a pointer to itself, and is blocked in the call of libgcc.
     let found = unsafe { &mut *addresses.cast::<Addresses>() };
     let mut is_exact = 0;
-    // SAFETY: libgcc passed this context for the duration of the callback.
+    // SAFETY: libgcc passed this context, which is valid until the callback returns.
     let pc = unsafe { _Unwind_GetIPInfo(context, &mut is_exact) } as u64;
-    // SAFETY: libgcc passed this context for the duration of the callback.
+    // SAFETY: libgcc passed this context, which is valid until the callback returns.
     let sp = unsafe { _Unwind_GetCFA(context) } as u64;
     // Ignore an invalid return address, which libgcc reports as an additional frame.
     let is_code = pc.wrapping_sub(1) >> 47 == 0;

@@ -91,7 +91,7 @@ pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
     // A block without a size class already contains zeros, because it is a new mapping or a part of the reserve that
     // was never used.
     if !block.is_null() && SizeClass::for_layout(layout).is_some() {
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is at least as long as the written range.
         unsafe { block.write_bytes(0, layout.size()) };
     }
     block
@@ -109,7 +109,7 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
         Some(class) if reserve::contains(block) => pool::current_pool().free_reserve_block(start, class),
         // SAFETY: the block is part of a chunk or has its own mapping, and is no longer used.
         Some(class) => match unsafe { pool::owning_pool(start) } {
-            // SAFETY: the block belongs to this pool.
+            // SAFETY: the block belongs to `pool`.
             Some(pool) => unsafe { pool.free(start) },
             // SAFETY: the block has its own mapping.
             None => unsafe { slab::unmap_alone(start, class) },
@@ -140,7 +140,7 @@ pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     }
     let new = alloc(wanted);
     if !new.is_null() {
-        // SAFETY: both blocks have that many bytes, and the new block is not shared.
+        // SAFETY: both blocks are at least as long as the copied range, and the new block is not shared.
         unsafe { std::ptr::copy_nonoverlapping(block, new, layout.size().min(size)) };
         // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { dealloc(block, layout) };
@@ -157,13 +157,13 @@ mod tests {
         let layout = Layout::from_size_align(size, align).unwrap();
         let block = alloc(layout);
         assert!(!block.is_null() && block.addr().is_multiple_of(align), "{layout:?} at {block:?}");
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is at least as long as the written range.
         unsafe { block.write_bytes(byte, size) };
         (block, layout, byte)
     }
 
     fn assert_filled((block, layout, byte): (*mut u8, Layout, u8)) {
-        // SAFETY: the block was filled and is still allocated.
+        // SAFETY: the block was filled with data, and is still allocated.
         let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
         assert!(bytes.iter().all(|found| *found == byte), "{layout:?}");
     }
@@ -177,16 +177,16 @@ mod tests {
         for (turn, (mut block, mut layout, byte)) in all.into_iter().enumerate() {
             for size in [2 * layout.size(), 2 * layout.size() + 1, 40 * layout.size(), layout.size() / 2 + 1]
             {
-                // SAFETY: the block was allocated with this layout.
+                // SAFETY: the block was allocated with `layout`.
                 block = unsafe { realloc(block, layout, size) };
                 let kept = layout.size().min(size);
                 layout = Layout::from_size_align(size, layout.align()).unwrap();
                 assert_filled((block, Layout::from_size_align(kept, 1).unwrap(), byte));
                 assert!(block.addr().is_multiple_of(layout.align()), "{turn}: {layout:?}");
-                // SAFETY: the block has that many bytes.
+                // SAFETY: the block is at least as long as the written range.
                 unsafe { block.write_bytes(byte, size) };
             }
-            // SAFETY: the block was allocated with this layout.
+            // SAFETY: the block was allocated with `layout`.
             unsafe { dealloc(block, layout) };
         }
     }

@@ -214,7 +214,7 @@ impl Pool {
         while let Some(block) = next {
             // SAFETY: the thread that freed the block wrote the address of the next block into the block's first word.
             next = NonNull::new(unsafe { block.cast::<*mut u8>().read() });
-            // SAFETY: the block was freed to this pool.
+            // SAFETY: the block belongs to this pool, and was freed.
             unsafe { self.return_to_slab(block) };
         }
     }
@@ -245,7 +245,7 @@ mod tests {
         let block = || pool.allocate(class_of(bytes)).unwrap();
         let blocks: Vec<_> = iter::repeat_with(block).take(count).collect();
         for block in &blocks {
-            // SAFETY: the block has that many bytes.
+            // SAFETY: the block is at least as long as the written range.
             (0..bytes).step_by(PAGE_BYTES).for_each(|at| unsafe { block.add(at).write(1) });
         }
         blocks
@@ -326,10 +326,10 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) as usize % below
         };
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is at least as long as the written range.
         let fill = |block: NonNull<u8>, size: usize| unsafe { block.write_bytes(size as u8, size) };
         let check = |block: NonNull<u8>, size: usize| {
-            // SAFETY: the block was filled and is still allocated.
+            // SAFETY: the block was filled with data, and is still allocated.
             let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == size as u8), "{size} bytes");
         };
@@ -407,13 +407,13 @@ mod tests {
     fn a_separately_mapped_block_is_recognized_by_its_address() {
         let class = class_of(5000);
         let block = map_alone(class).unwrap();
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is at least as long as the written range.
         unsafe { block.write_bytes(0xff, class.bytes()) };
-        // SAFETY: both blocks have the size of that class.
+        // SAFETY: both blocks have the size of `class`.
         assert!(unsafe { owning_pool(block) }.is_none());
         let pool = new_pool();
         let other = take(pool, 5000, 1)[0];
-        // SAFETY: `other` has the size of that class.
+        // SAFETY: `other` has the size of `class`.
         assert!(unsafe { owning_pool(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
         give_back([other]);
         // SAFETY: the block is no longer used.

@@ -17,7 +17,7 @@ pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
     // The destructor restores the state even if an exception of the application passes through this function.
     impl Drop for PreviousState {
         fn drop(&mut self) {
-            // SAFETY: the call restores a state that the thread had, and writes one int.
+            // SAFETY: the call restores the thread's earlier state, and writes one int.
             unsafe { pthread_setcancelstate(self.0, &mut 0) };
         }
     }

@@ -217,7 +217,7 @@ impl Drop for SignalMask {
 }
 
 fn set_mask(mask: &libc::sigset_t) {
-    // SAFETY: the set is live, and nothing is written.
+    // SAFETY: the set is live, and the call does not write to it.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, null_mut()) };
 }
 
@@ -227,7 +227,7 @@ fn set_mask(mask: &libc::sigset_t) {
 fn close_if_placeholder(number: i32) {
     // SAFETY: all-zero is a valid `stat`.
     let (mut found, mut placeholder): (libc::stat, libc::stat) = unsafe { std::mem::zeroed() };
-    // SAFETY: both calls write to their `stat` only; the path is a C string.
+    // SAFETY: each call only writes to its `stat`, and the path is a C string.
     let are_known = unsafe {
         libc::fstat(number, &mut found) == 0 && libc::stat(c"/dev/null".as_ptr(), &mut placeholder) == 0
     };

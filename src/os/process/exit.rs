@@ -127,14 +127,15 @@ unsafe extern "C" fn exit_worker(status: c_int) -> ! {
 fn is_on_alternate_stack() -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the call writes the description of the stack to `stack`, and sets no stack.
+    // SAFETY: the call writes the description of the alternate stack to `stack`, and does not change the alternate
+    // stack.
     unsafe { libc::sigaltstack(std::ptr::null(), &mut stack) };
     stack.ss_flags & libc::SS_ONSTACK != 0
 }
 
 /// Ends the process by calling `exit(0)` on this thread.
 pub fn exit() -> ! {
-    // SAFETY: the caller has decided that the process ends.
+    // SAFETY: the caller has decided to end the process.
     unsafe { libc::exit(0) }
 }
 

@@ -62,7 +62,8 @@ fn has_signal_frame(inside: usize, at: usize) -> bool {
             || std::io::Error::last_os_error().raw_os_error().is_some_and(|error| error == libc::EFAULT);
         let Ok(read) = usize::try_from(read) else {
             // If memory between the two addresses is unmapped, the addresses are on different stacks. After any other
-            // error, assume that there may be a signal frame, because the sandbox may not permit the call.
+            // error, assume that there may be a signal frame, because this process may not be permitted to make the
+            // system call.
             return !is_unmapped();
         };
         if words[..read / 8].iter().any(|word| *word != 0 && returns.contains(word)) {

@@ -243,7 +243,7 @@ impl<'a> LoadedModule<'a> {
     /// Creates the module from the linker's description. Returns `None` if the module has no dynamic section.
     fn from_linker(info: &libc::dl_phdr_info, memory: &'a ProcessMemory) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
-        // SAFETY: the pointer refers to the linker's array of that length, which stays valid during the visit.
+        // SAFETY: the pointer refers to the linker's array of `dlpi_phnum` headers, which stays valid during the visit.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
         let spans = loaded.map(|header| (base + header.p_vaddr as usize, header.p_memsz as usize)).collect();

@@ -15,7 +15,7 @@ pub fn library_version(path: &Path) -> Result<String, String> {
     // SAFETY: the name is a C string, and the caller accepts any effect of loading the file.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
-        // SAFETY: after a failure the result is a C string, or null.
+        // SAFETY: after a failed `dlopen`, `dlerror` returns a C string or null.
         let why = unsafe { libc::dlerror() };
         // SAFETY: the message is not null, so it is a C string.
         return Err(if why.is_null() { "it cannot be loaded".to_owned() } else { unsafe { text(why) } });
@@ -25,16 +25,16 @@ pub fn library_version(path: &Path) -> Result<String, String> {
     if version.is_null() {
         return Err("it is not a libgpuflame.so (it has no gpuflame_version)".to_owned());
     }
-    // SAFETY: the header declares the function of this name with this type.
+    // SAFETY: gpuflame's header declares a function with this name and this type.
     let version: extern "C" fn() -> *const c_char = unsafe { std::mem::transmute(version) };
-    // SAFETY: the header guarantees a C string that lives forever.
+    // SAFETY: gpuflame's header guarantees that the function returns a C string that is never freed.
     Ok(unsafe { text(version()) })
 }
 
 /// Returns the version of the C library, such as `2.36`.
 #[cfg(target_env = "gnu")]
 pub fn c_library() -> String {
-    // SAFETY: the result is a C string that lives forever.
+    // SAFETY: the function returns a C string that is never freed.
     unsafe { text(libc::gnu_get_libc_version()) }
 }
 

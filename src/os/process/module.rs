@@ -42,7 +42,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     if info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: the pointer refers to the linker's own array of that length, which stays valid during the visit.
+    // SAFETY: the pointer refers to the linker's own array of `dlpi_phnum` headers, which stays valid during the visit.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let offset = search.address.wrapping_sub(info.dlpi_addr as usize);
     let is_inside = |header: &libc::Elf64_Phdr| {
@@ -56,7 +56,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     info.dlpi_addr.hash(&mut hasher);
     headers.iter().for_each(|header| (header.p_type, header.p_vaddr, header.p_memsz).hash(&mut hasher));
     if !info.dlpi_name.is_null() {
-        // SAFETY: the name is not null, and is the linker's C string.
+        // SAFETY: the name is not null, so it is a C string of the linker.
         unsafe { CStr::from_ptr(info.dlpi_name) }.hash(&mut hasher);
     }
     search.found = Some(ModuleId(NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN)));

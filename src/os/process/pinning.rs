@@ -9,7 +9,7 @@ pub fn pin_library() {
     let found = unsafe { libc::dladdr(pin_library as *const libc::c_void, &mut info) } != 0;
     if found && !info.dli_fname.is_null() {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-        // SAFETY: dladdr gave a NUL-terminated name; RTLD_NOLOAD loads nothing.
+        // SAFETY: `dladdr` returned a C string, and with RTLD_NOLOAD `dlopen` loads nothing.
         unsafe { libc::dlopen(info.dli_fname, flags) };
     }
 }

@@ -15,7 +15,7 @@ pub fn apply_process_scheduling(threads: &[i32]) {
     for &thread in threads {
         // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
         let mut one: cpu_set_t = unsafe { zeroed() };
-        // SAFETY: the call writes at most the size of `one`.
+        // SAFETY: the call writes at most as many bytes as `one` has.
         if unsafe { libc::sched_getaffinity(thread, size_of::<cpu_set_t>(), &mut one) } == 0 {
             // SAFETY: the processor numbers are less than the size of the sets.
             let added = (0..CPU_SETSIZE as usize).filter(|at| unsafe { libc::CPU_ISSET(*at, &one) });
@@ -48,7 +48,7 @@ pub fn run_first() {
 pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let [mut before, mut one]: [cpu_set_t; 2] = unsafe { zeroed() };
-    // SAFETY: the call writes at most the size of `before`.
+    // SAFETY: the call writes at most as many bytes as `before` has.
     let is_known = unsafe { libc::sched_getaffinity(0, size_of::<cpu_set_t>(), &mut before) } == 0;
     if !is_known || processor >= CPU_SETSIZE as u32 {
         return body();
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn processors() -> Vec<usize> {
-        // SAFETY: all-zero is a valid `cpu_set_t`, and the call writes at most the size of the set.
+        // SAFETY: all-zero is a valid `cpu_set_t`, and the call writes at most as many bytes as the set has.
         let allowed = unsafe {
             let mut allowed: cpu_set_t = zeroed();
             assert_eq!(libc::sched_getaffinity(0, size_of::<cpu_set_t>(), &mut allowed), 0);

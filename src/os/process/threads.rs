@@ -283,12 +283,13 @@ pub unsafe extern "C" fn create_for_tracer(
         block = unsafe { alloc(TracerStart::LAYOUT) }.cast();
     }
     if block.is_null() {
-        // SAFETY: the arguments are the caller's, unchanged.
+        // SAFETY: this code passes the caller's arguments unchanged.
         return unsafe { pthread_create(thread, attributes, start, argument) };
     }
-    // SAFETY: the block has this layout.
+    // SAFETY: the block was allocated with this layout.
     unsafe { block.write(TracerStart { start, argument }) };
-    // SAFETY: the arguments are the caller's, except for the function, which calls the caller's function.
+    // SAFETY: this code passes the caller's arguments. Only the start function differs, and it calls the caller's start
+    // function.
     let error = unsafe { pthread_create(thread, attributes, run_for_tracer, block.cast()) };
     if error != 0 {
         // SAFETY: no thread was created, so the block still belongs to this thread.

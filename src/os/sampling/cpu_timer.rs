@@ -245,7 +245,7 @@ fn start_timer(thread: i32, signal: i32, period: Duration, slot: &'static Sample
     // SAFETY: the timer was just created, and `times` is valid.
     if unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const times, none) } != 0 {
         let error = io::Error::last_os_error();
-        // SAFETY: the timer was just created, and nothing else uses it.
+        // SAFETY: the timer was just created, and no other code uses it.
         unsafe { libc::syscall(libc::SYS_timer_delete, timer) };
         return Err(error);
     }
@@ -299,7 +299,8 @@ impl SampleSlot {
             return;
         }
         let kept = self.samples[head as usize % SLOT_SAMPLES].get();
-        // SAFETY: no thread reads this sample until `head` has passed it, and only this thread writes it.
+        // SAFETY: no thread reads this sample until `head` has passed the sample, and only this thread writes the
+        // sample.
         unsafe {
             (&raw mut (*kept).copied).write(copy_memory(
                 registers[SP_INDEX],

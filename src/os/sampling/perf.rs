@@ -293,7 +293,7 @@ impl EventRing {
     }
 
     fn bytes(&self, position: u64) -> NonNull<u8> {
-        // SAFETY: the data follows the first page, and this offset is inside it.
+        // SAFETY: the data follows the first page, and this offset is inside the data.
         unsafe { self.at.add(PAGE_BYTES + position as usize % self.size) }
     }
 }
@@ -408,7 +408,7 @@ fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Resul
     const ANY_PROCESSOR: i32 = -1;
     const NO_GROUP: i32 = -1;
     descriptor::enlarge_table();
-    // SAFETY: the attributes have the size that they state, and the call keeps no pointer to them.
+    // SAFETY: the field `size` contains the size of the attributes, and the kernel keeps no pointer to the attributes.
     let event = unsafe {
         let attributes = &raw const attributes;
         libc::syscall(libc::SYS_perf_event_open, attributes, thread, ANY_PROCESSOR, NO_GROUP, CLOSE_ON_EXEC)

@@ -66,7 +66,7 @@ pub fn wake(process: i32, thread: i32) {
 
 /// Makes the calling thread sleep for the whole time, even if another thread wakes it.
 pub fn sleep(milliseconds: i32) {
-    // SAFETY: no descriptor is passed.
+    // SAFETY: the call gets no descriptors.
     unsafe { libc::poll(null_mut(), 0, milliseconds) };
 }
 

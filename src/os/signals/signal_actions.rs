@@ -182,7 +182,7 @@ fn current_action(signal: i32) -> Option<libc::sigaction> {
 fn original_sigaction() -> Sigaction {
     match ORIGINAL_SIGACTION.load(Ordering::Acquire) {
         0 => libc::sigaction,
-        // SAFETY: the loader returned this address for the function of this type.
+        // SAFETY: the loader returned this address for `sigaction`, which has this type.
         address => unsafe { std::mem::transmute::<usize, Sigaction>(address) },
     }
 }
@@ -224,10 +224,10 @@ unsafe extern "C" fn sigaction(
 ) -> c_int {
     let theirs = original_sigaction();
     let Some(kept) = DefaultAction::for_signal(signal) else {
-        // SAFETY: the arguments are the caller's, unchanged.
+        // SAFETY: this code passes the caller's arguments unchanged.
         return unsafe { theirs(signal, new, old) };
     };
-    // SAFETY: by the caller's contract, the pointer is null or refers to a valid action.
+    // SAFETY: the caller guarantees that the pointer is null or refers to a valid action.
     let new = unsafe { new.as_ref() }.copied();
     let seen = kept.get();
     let mut before = default_action();
@@ -250,7 +250,7 @@ unsafe extern "C" fn sigaction(
         }
     };
     if result == 0 && !old.is_null() {
-        // SAFETY: by the caller's contract, `old` has room for an action.
+        // SAFETY: the caller guarantees that `old` has room for an action.
         unsafe { old.write(if is_ours(&before) { seen } else { before }) };
     }
     result
@@ -275,10 +275,10 @@ unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc:
         let result = unsafe { sigaction(signal, &new, &mut old) };
         return if result == 0 { old.sa_sigaction } else { libc::SIG_ERR };
     }
-    // SAFETY: the loader returned this address for the function of this type, and this code only runs after the address
-    // was stored.
+    // SAFETY: the loader returned this address for `signal`, which has this type, and this code only runs after the
+    // address was stored.
     let theirs = unsafe { std::mem::transmute::<usize, Signal>(ORIGINAL_SIGNAL.load(Ordering::Acquire)) };
-    // SAFETY: the arguments are the caller's, unchanged.
+    // SAFETY: this code passes the caller's arguments unchanged.
     let before = unsafe { theirs(signal, handler) };
     if before != 0 && before == HANDLER.load(Ordering::Acquire) { libc::SIG_DFL } else { before }
 }

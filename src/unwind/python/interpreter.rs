@@ -196,7 +196,8 @@ fn was_initialized_since() -> bool {
 /// Whether the type whose flags are at the address `flags` is ready. Call this function while the loader's lock is
 /// held.
 fn is_ready(flags: u64) -> bool {
-    // SAFETY: the flags are in an exported variable of an object that is loaded while the loader's lock is held.
+    // SAFETY: the flags are in an exported variable of an object. The object stays loaded while the loader's lock is
+    // held.
     let flags = unsafe { memory::word(flags) };
     flags & TYPE_IS_READY != 0
 }
@@ -213,7 +214,8 @@ fn type_flags(type_object: ExportedSymbol) -> Option<u64> {
     if bytes < TYPE_FLAGS + 24 {
         return None;
     }
-    // SAFETY: this address is in an exported variable of an object that is loaded while the loader's lock is held.
+    // SAFETY: this address is in an exported variable of an object. The object stays loaded while the loader's lock is
+    // held.
     let size = unsafe { memory::word(address + TYPE_SIZE) };
     Some(address + TYPE_FLAGS + if size == 0 { 16 } else { 0 })
 }
@@ -260,11 +262,11 @@ fn search() {
 fn publish(interpreter: Interpreter) {
     let Some(place) = memory::map(size_of::<Interpreter>()) else { return };
     let place = place.cast::<Interpreter>();
-    // SAFETY: this is a fresh, page-aligned mapping of that size.
+    // SAFETY: `place` is a fresh, page-aligned mapping with room for an interpreter.
     unsafe { place.write(interpreter) };
     let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
     if INTERPRETER.compare_exchange(null_mut(), place.as_ptr(), order, otherwise).is_err() {
-        // SAFETY: the memory was mapped above, and is not published.
+        // SAFETY: the memory was mapped above, and its address was not published.
         unsafe { memory::unmap(place.cast(), size_of::<Interpreter>()) };
     }
 }
@@ -345,7 +347,8 @@ fn resolve_symbol(name: &str) -> Option<ExportedSymbol> {
 fn layout(version: u64, runtime: ExportedSymbol) -> Result<(Layout, Option<ThreadList>), OffReason> {
     let mut table = [0; TABLE_BYTES];
     let told = (runtime.bytes as usize).min(TABLE_BYTES);
-    // SAFETY: according to the object, its variable has at least `told` bytes, and the loader's lock is held.
+    // SAFETY: according to the object's symbol table, the variable has at least `told` bytes, and the loader's lock is
+    // held.
     unsafe { std::ptr::copy_nonoverlapping(runtime.address as *const u8, table.as_mut_ptr(), told) };
     let layout = Layout::for_version(version, &table).map_err(|why| match why {
         UnknownLayout::Version => OffReason::Version((version >> 16) as u16),

@@ -155,7 +155,8 @@ impl PythonUnwinder {
     fn readable_thread(&mut self) -> u64 {
         let is_usable =
             !interpreter::is_off() && (interpreter::unloads() == self.unloads || self.is_still_loaded());
-        // SAFETY: this function belongs to an interpreter that is loaded, and needs no lock of Python's.
+        // SAFETY: the interpreter to which this function belongs is loaded, and the function needs none of Python's
+        // locks.
         let thread = if is_usable { unsafe { (self.interpreter.this_thread)() }.addr() as u64 } else { 0 };
         if thread == 0 || is_ending(self.interpreter, thread) { 0 } else { thread }
     }
@@ -274,7 +275,7 @@ fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
 
 impl Drop for PythonUnwinder {
     fn drop(&mut self) {
-        // SAFETY: the state is mapped until this statement unmaps it, and its table is dropped once.
+        // SAFETY: the state is mapped until this statement unmaps it, and its table is dropped only here.
         unsafe {
             (&raw mut (*self.state.as_ptr()).walk.table).drop_in_place();
             (*self.state.as_ptr()).walk_cache.release();

@@ -450,8 +450,8 @@ impl PythonWalk {
             // than `MAX_FRAMES`. The outermost frames of a deeper stack are omitted, so a walk of a stack that may be
             // deeper follows the frames up to this limit.
             if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
-                // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was
-                // readable.
+                // SAFETY: the frames led to a frame that the last walk reached, and all memory that the last walk read
+                // was readable.
                 let left = unsafe { self.reached(index + 1).changed_in(&interpreter.layout, &mut cframe) };
                 if left == 0 {
                     return Ok((index + 1, count));
@@ -749,7 +749,7 @@ pub(super) mod tests {
 
         fn set(&mut self, address: u64, offset: u64, bytes: &[u8]) {
             let at = (address + offset - self.at(0)) as usize;
-            // SAFETY: the range is inside the allocation, as the slice checks.
+            // SAFETY: the slice covers exactly the allocated memory.
             let all = unsafe {
                 std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().cast::<u8>(), 8 * self.memory.len())
             };
@@ -921,7 +921,7 @@ pub(super) mod tests {
     impl MappedWalk {
         pub(in crate::python) fn new() -> Self {
             let walk = memory::map(size_of::<PythonWalk>()).unwrap().cast::<PythonWalk>();
-            // SAFETY: this is a fresh mapping of that size, and all other fields are valid as zeroes.
+            // SAFETY: the fresh mapping has room for the walk state, and all other fields are valid as zeroes.
             unsafe { (&raw mut (*walk.as_ptr()).table).write(CodeTable::new().unwrap()) };
             Self(walk)
         }
@@ -934,7 +934,7 @@ pub(super) mod tests {
 
     impl Drop for MappedWalk {
         fn drop(&mut self) {
-            // SAFETY: the mapping and the table in it are dropped once.
+            // SAFETY: the mapping is released only here, and its table is dropped only here.
             unsafe {
                 (&raw mut (*self.0.as_ptr()).table).drop_in_place();
                 memory::unmap(self.0.cast(), size_of::<PythonWalk>());

@@ -128,7 +128,7 @@ pub(in crate::python) fn read<'a>(
     let description = parts.describe(layout, types, scratch);
     let CodeParts { name, file, lines, first_line, version, traceable, .. } = parts;
     let fingerprint = match version {
-        // SAFETY: each part is null, or an object of its type that was just read.
+        // SAFETY: each part is null, or an object that was just read and has the part's type.
         0 => unsafe { CodeFingerprint::new((name, file, lines), first_line, layout, texts) },
         _ => {
             CodeFingerprint { name, file, lines, first_line: first_line.into(), ..CodeFingerprint::default() }
@@ -230,7 +230,7 @@ mod tests {
         let types = Types { code: 77, text: 78, bytes: 79, frame: 80 };
         let layout = Layout::for_version(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
         let memory = memory::map(size_of::<Scratch>()).unwrap();
-        // SAFETY: the mapping has that size, and zeroes are a valid value.
+        // SAFETY: the mapping has room for a `Scratch`, and zeroes are a valid value.
         let scratch = unsafe { memory.cast::<Scratch>().as_mut() };
         let mut texts = CodeTexts::for_test();
         let words = [1u64; 64];
