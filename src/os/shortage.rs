@@ -22,7 +22,7 @@ pub fn is_short() -> bool {
     STATE.has(SHORT)
 }
 
-/// Sleeps for `pause`. The sleep ends earlier if memory runs out, or if [`end_sleeps`] is called.
+/// Sleeps for `pause`. The sleep ends early if memory runs out, or if [`end_sleeps`] is called.
 pub fn sleep_unless_short(pause: Duration) {
     let known = STATE.get();
     if known & (SHORT | SLEEPS_ENDED) == 0 {

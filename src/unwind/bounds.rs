@@ -34,7 +34,7 @@ const MAX_MAIN_STACK_BYTES: u64 = 64 << 20;
 /// is null until [`prepare`] has run, and stays null if libc does not export the symbol.
 static STACK_END: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks up `__libc_stack_end` now, because `dlsym` cannot be called later, inside a callback.
+/// Looks up `__libc_stack_end` in advance, because `dlsym` cannot be called inside a callback.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let end = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_stack_end".as_ptr()) };
@@ -80,7 +80,7 @@ fn thread_stack() -> Option<StackBounds> {
     let mut size = 0;
     // SAFETY: `attributes` was initialized above, and both results are writable.
     let known = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut lowest, &mut size) } == 0;
-    // SAFETY: `attributes` was initialized above and is not used again.
+    // SAFETY: `attributes` was initialized above, and is not used after this call.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     let lo = lowest as u64;
     known.then(|| StackBounds { lo, hi: lo + size as u64 })

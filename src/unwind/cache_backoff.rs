@@ -11,10 +11,10 @@
 //!
 //! The cache of whole stacks uses a debt instead of a budget, because if stacks repeat, an insertion costs much less
 //! than the following hits save. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the
-//! maximum debt. A hit subtracts an eighth of [`DEBT_PER_INSERTION`] from the debt, and each look-up subtracts 1/64 of
-//! [`DEBT_PER_INSERTION`]. So a thread can insert many stacks in a short time when the program begins to launch from
-//! new stacks. In the long run, insertions take at most about a quarter of the time that hits save, plus the time of
-//! one insertion per 64 look-ups.
+//! maximum debt. A hit subtracts an eighth of [`DEBT_PER_INSERTION`] from the debt, and each look-up subtracts a 64th
+//! of [`DEBT_PER_INSERTION`]. With a debt, a thread can insert many stacks in a short time when the program begins to
+//! launch from new stacks. In the long run, insertions take at most about a quarter of the time that hits save, plus
+//! the time of one insertion per 64 look-ups.
 
 /// Minimum and maximum cost of an insertion, in look-ups. The cost rises to the maximum if each insertion evicts an
 /// entry that was never hit.
@@ -27,7 +27,8 @@ const MISS_WEIGHT: u32 = 2;
 const MAX_MISSES: u32 = 64;
 /// Back-off threshold: if the sum `misses` is at least this value, only one look-up in sixteen is made, and each hit
 /// subtracts `BACKOFF_HIT_WEIGHT` from the sum. If a program's stacks begin to repeat (for example because it now
-/// launches a graph that it has captured before), every look-up is made again after about 64 captures.
+/// launches a graph that it has captured before), back-off ends after about 64 captures, and every look-up is made
+/// again.
 const BACKOFF_MISSES: u32 = MAX_MISSES / 2;
 const BACKOFF_HIT_WEIGHT: u32 = 8;
 /// Maximum value of an entry's hit count.
@@ -38,7 +39,7 @@ const DEBT_PER_INSERTION: u32 = 64;
 /// Amount that a failed insertion adds to the debt, in look-ups. A stack whose insertion fails can
 /// probably never be cached.
 const DEBT_PER_FAILURE: u32 = 128;
-/// Amount that a hit subtracts from the debt, in addition to the 1 that its look-up subtracts. An insertion takes up
+/// Amount that a hit subtracts from the debt, in addition to the 1 that each look-up subtracts. An insertion takes up
 /// to twice the time that a hit saves.
 const HIT_PAYMENT: u32 = DEBT_PER_INSERTION / 8;
 /// Number of insertions at which the debt reaches its maximum, if no hit and no look-up reduces the debt. With this
@@ -74,7 +75,7 @@ impl<const HIT_WEIGHT: u32> LookupBackoff<HIT_WEIGHT> {
         self.misses = self.misses.saturating_sub(weight);
     }
 
-    /// Records a miss: the captured stack differed from the cached entry that it was compared with.
+    /// Records a miss: the captured stack was compared with a cached entry and differed.
     #[inline(always)]
     pub(super) fn record_miss(&mut self) {
         self.misses = (self.misses + MISS_WEIGHT).min(MAX_MISSES);
@@ -210,7 +211,7 @@ mod tests {
     fn a_full_cache_can_be_inserted_at_once_and_then_insertions_need_hits() {
         let mut debt = InsertDebt::default();
         assert_eq!(insertions(&mut debt, 640, 0), 640);
-        // The 640 look-ups above have paid off the debt of 10 insertions.
+        // The 640 look-ups above have reduced the debt by the cost of 10 insertions.
         assert_eq!(insertions(&mut debt, 10, 0), 10);
         let without_hits = insertions(&mut debt, 64_000, 0);
         assert!((999..=1001).contains(&without_hits), "one insertion per 64 look-ups, not {without_hits}");

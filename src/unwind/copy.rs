@@ -1,7 +1,7 @@
 //! Reads stacks other than the thread's own, such as coroutine stacks, through a copy.
 //!
-//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined with a neighbouring mapping since
-//! its previous capture. The frames on a foreign stack may also mislead the walk. If a host switches stacks with its
+//! Since the previous capture, a coroutine's stack or a signal stack may have been unmapped, protected, or joined with
+//! a neighbouring mapping. The frames on a foreign stack may also mislead the walk. If a host switches stacks with its
 //! own code, the unwind information of the outermost frames may point beyond the stack's end. Therefore no word of a
 //! foreign stack is read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every
 //! page that it copies. The walk then reads the copy instead of the stack. Nothing about a stack is stored between
@@ -12,9 +12,9 @@
 //!
 //! Only the part of the stack that the walk needs is copied. The first copy is as large as the part of the stack that
 //! the last walk used. If the copy is too short, its size is doubled until the walk ends. Each copy extends to the end
-//! of a page, because copying a whole page costs no more than copying a part of it. A stack counts as ended at its
-//! first unreadable page, or after 8 MiB. So a capture makes at most 14 system calls to copy a stack, and nearly always
-//! only one.
+//! of a page, because copying a whole page costs no more than copying a part of it. The end of a stack is assumed to be
+//! at the first unreadable page, or after 8 MiB. So a capture makes at most 14 system calls to copy a stack, and nearly
+//! always only one.
 
 use std::ptr::NonNull;
 
@@ -66,7 +66,7 @@ impl StackCopy {
             return false;
         }
         let base = sp.wrapping_sub(RED_ZONE);
-        // If `sp` is near the low end of the stack, the red zone may extend below that end.
+        // If `sp` is near the low end of the stack, the red zone may extend beyond the low end.
         self.enter_at(base, sp) || self.enter_at(base.max(sp & !(PAGE - 1)), sp)
     }
 

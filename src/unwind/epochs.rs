@@ -2,19 +2,19 @@
 //! object in which a capture has found a frame, and every object that the module map has listed.
 //!
 //! When objects are loaded and unloaded, one address may belong to many objects, one after another. Often the same few
-//! objects are loaded alternately at one address. So each object at each address range has a number, its *epoch*, and a
-//! frame contains the epoch of its object. Two objects whose address ranges overlap have different epochs, so address
-//! and epoch together identify the object of a frame, even if the frame is resolved much later. Two captures of the
-//! same stack are equal even if other objects were loaded or unloaded between the captures. An object that is loaded
-//! again at the same address gets its old epoch. (An object is identified by its address range, path and build id.
-//! Function names depend only on these three values. So two loads with the same range, path and build id have the same
-//! function names.)
+//! objects are loaded alternately at one address. Therefore each object at each address range has a number, its
+//! *epoch*, and a frame contains the epoch of its object. Two objects whose address ranges overlap have different
+//! epochs, so address and epoch together identify the object of a frame, even if the frame is resolved much later. Two
+//! captures of the same stack are equal even if other objects were loaded or unloaded between the captures. An object
+//! that is loaded again at the same address gets its old epoch. (An object is identified by its address range, path and
+//! build id. Function names depend only on these three values. So two loads with the same range, path and build id have
+//! the same function names.)
 //!
-//! Objects are added to the list from inside callbacks, while the loader's lock is held. So only one thread at a time
-//! adds objects. If a signal handler interrupts the thread that is adding an object, a capture in this handler cannot
-//! add an object and gets no epoch. Entries are never changed or removed, so readers need no lock. An object that does
-//! not fit into the list gets the epoch for "unknown module", because a missing function name is better than a wrong
-//! name.
+//! Objects are added to the list from inside callbacks, while the loader's lock is held. Therefore only one thread at a
+//! time adds objects. If a signal handler interrupts the thread that is adding an object, a capture in this handler
+//! cannot add an object and gets no epoch. Entries are never changed or removed, so readers need no lock. An object
+//! that does not fit into the list gets the epoch for "unknown module", because a missing function name is better than
+//! a wrong name.
 
 use std::cell::UnsafeCell;
 use std::ptr::{null, null_mut};
@@ -76,7 +76,7 @@ struct Arena {
 }
 
 /// Returns the epoch of `object`, which is loaded in the loader's present state. Call this function while the loader's
-/// lock is held. Returns `None` in a signal handler that has interrupted its own thread while that thread was adding an
+/// lock is held. Returns `None` in a signal handler that has interrupted this thread while the thread was adding an
 /// object.
 pub(super) fn epoch_of(object: &Object, state: LoaderState) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];

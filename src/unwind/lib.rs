@@ -19,17 +19,17 @@
 //!
 //! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be any value. Therefore
 //! a walk may arrive at any address, and every *read* during the walk must be safe for any address. The numbered
-//! statements below explain why each read is safe, and name the tests that check them. If a test is followed by a path
-//! like `unwind/foreign.rs`, the test is in that file of `tests/`; otherwise it is in the named module.
+//! statements below explain why each read is safe, and name the tests that check them. If a test's name is followed by
+//! a path like `unwind/foreign.rs`, the test is in that file of `tests/`. Otherwise, the test is in the named module.
 //!
-//! **A stack is read in place only if it is the thread's own stack. Only one address range of this stack is read:
-//! from 128 bytes (the red zone) below the stack pointer at which the capture began, up to the stack's end.**
+//! **Only the thread's own stack is read in place. Only one address range of the thread's own stack is read: from 128
+//! bytes (the red zone) below the stack pointer at which the capture began, up to the stack's end.**
 //!
 //! - **1.** The range from the red zone to the stack's end stays mapped while the capture runs. This range contains the
 //!   frames of the thread's callers, up to the frame in which the thread began, and our own frames are directly below
 //!   the range. Only a host that unmaps pages between a thread's stack pointer and the stack's end would break
-//!   statement 1. No such host is known. Statement 1 is tested by `a_threads_locals_are_within_its_stack_bounds` of
-//!   `bounds`, and for the main thread by `unwind/main_thread.rs`.
+//!   statement 1. No host that does this is known. Statement 1 is tested by
+//!   `a_threads_locals_are_within_its_stack_bounds` of `bounds`, and for the main thread by `unwind/main_thread.rs`.
 //! - **2.** The walk checks every address against the range of statement 1 (see `x86_64/words.rs`). This check is
 //!   necessary because every kind of rule (a plain rule, a rule for a realigned frame, a register rule, an expression)
 //!   may yield any address or stack pointer. A second check requires that the caller's stack pointer is above the
@@ -37,8 +37,8 @@
 //!   ends, and the stack is flagged as cut. Statement 2 is tested by `walking_with_broken_unwind_information_is_safe`
 //!   of `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
 //! - **3.** A signal may interrupt code on any stack. If the interrupted code runs on the same stack as the signal
-//!   handler, the walk continues on this stack. If the interrupted code is on another stack, the walk starts again and
-//!   reads all stacks through a copy. Statement 3 is tested by
+//!   handler, the walk continues on this stack. If the interrupted code runs on another stack, the walk starts again
+//!   and reads all stacks through a copy. Statement 3 is tested by
 //!   `a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`.
 //! - **4.** The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that are
 //!   in frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
@@ -60,7 +60,7 @@
 //!   `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`, and compared with libgcc by
 //!   `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`.
 //! - **7.** A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at the
-//!   first gap, at most 8 MiB later. A capture copies at most 16 MiB. Statement 7 is tested by
+//!   first gap, at most 8 MiB later. A capture copies at most 16 MiB in total. Statement 7 is tested by
 //!   `words_are_read_from_the_red_zone_to_the_first_unreadable_page` and `a_capture_copies_at_most_its_limit` of
 //!   `copy`.
 //! - **8.** A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a
@@ -103,8 +103,8 @@
 //! # Why no frame has a wrong name
 //!
 //! - **14.** Every load and unload, in any namespace, changes the loader's counters, and each capture compares these
-//!   counters with their last known values. So a rule is never applied to other code that was loaded later at the same
-//!   address. The comparison is tested by `a_self_checking_capture_needs_no_poll`,
+//!   counters with their last known values. Therefore a rule is never applied to other code that was loaded later at
+//!   the same address. The comparison is tested by `a_self_checking_capture_needs_no_poll`,
 //!   `a_library_loaded_at_an_address_without_rules_is_recognised_at_once` and
 //!   `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`. If an object is loaded or unloaded during
 //!   a capture, this is detected at the end of the capture. The detection is tested by
@@ -122,7 +122,7 @@
 //!   `launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs` and
 //!   `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`.
 //!
-//! The statements above do not cover three cases:
+//! The numbered statements do not cover three cases:
 //! - A program may replace libc's `dl_iterate_phdr` by a function that does not take the loader's lock.
 //! - A program may map a file by hand in place of another file while no object is loaded or unloaded.
 //! - The engine `portable` reads unwind information of objects that another thread may unload during the read.
@@ -181,11 +181,11 @@ pub use memory::bytes_held;
 pub use modules::ModuleMap;
 pub use verify::{Verifier, VerifyResult};
 
-/// Maximum number of frames per captured stack. If the stack is deeper, its root-side frames are omitted.
+/// Maximum number of frames per captured stack. If a stack is deeper, its frames at the root side are omitted.
 pub const MAX_FRAMES: usize = 1024;
 
-/// Looks up those symbols of the C library that cannot be looked up later, inside a callback. Call this function when
-/// the library is loaded, on any thread. Captures that are made before this call are slower, but correct.
+/// Looks up the symbols of the C library that cannot be looked up inside a callback. Call this function when the
+/// library is loaded, on any thread. Captures that are made before this call are slower, but correct.
 pub fn prepare() {
     object_lookup::prepare();
     loader::prepare();
@@ -238,7 +238,7 @@ pub struct Captured<'a> {
     pub frames: &'a [Frame],
     /// Number of frames at the end of `frames` (the root side) that are unchanged since the previous capture.
     pub unchanged: usize,
-    /// Whether the stack is truncated, cut or guessed.
+    /// Flags which show whether the stack is truncated, cut or guessed.
     pub flags: ContextFlags,
     /// Stack pointers of `frames`, which show where each frame is on the stack.
     #[doc(hidden)]
@@ -255,7 +255,7 @@ pub enum CachedCapture<'a> {
 }
 
 impl Captured<'_> {
-    /// An empty result for a capture that is not possible.
+    /// The empty result of a capture that is not possible.
     const EMPTY: Self = Self {
         frames: &[],
         unchanged: 0,
@@ -282,7 +282,7 @@ pub const REGISTERS: usize = 17;
 /// registers, for example for a sample of `perf_event_open`.
 ///
 /// A walk reads nothing from the original stack, because the thread has continued to run since the copy was made. If
-/// the copy is too short, the stack is cut where the copy ends. Python frames are not included: see
+/// the copy is too short, the stack is cut where the copy ends. Python frames are not included. For them, see
 /// [`python::OtherThreads`]. Code may have been unloaded since the copy was made: see
 /// [`CopyUnwinder::check_loaded_objects`].
 #[derive(Debug)]
@@ -339,7 +339,8 @@ impl Unwinder {
 
     /// Sets whether every capture checks if objects were unloaded. If the loader's own counters were found (glibc), the
     /// check only loads these two counters. If the loader's counters were not found, the check takes about 12 ns and
-    /// holds a loader lock for a short time. By default, captures do not check this; see [`poll`].
+    /// holds a loader lock for a short time. By default, captures do not check whether objects were unloaded; see
+    /// [`poll`].
     pub fn check_every_capture(&mut self, check: bool) {
         self.engine.check_every_capture(check);
     }
@@ -361,9 +362,9 @@ impl Unwinder {
         self.engine.capture(skip)
     }
 
-    /// Captures like [`Unwinder::capture`], but if [`Unwinder::cache_last`] has cached the stack, returns the cached
-    /// stack's index without walking the stack. `hint` is an additional value that distinguishes stacks, such as the
-    /// address of the launched kernel. A cached stack is found only with the `hint` with which it was cached.
+    /// Captures a stack like [`Unwinder::capture`]. If [`Unwinder::cache_last`] has cached the stack, returns the
+    /// cached stack's index without walking the stack. `hint` is an additional value that distinguishes stacks, such as
+    /// the address of the launched kernel. A cached stack is found only with the `hint` with which it was cached.
     #[inline(always)]
     pub fn capture_with_cache(&mut self, skip: Skip, hint: u64) -> CachedCapture<'_> {
         self.engine.capture_with_cache(skip, hint)

@@ -4,9 +4,9 @@
 //! `dl_iterate_phdr` would also report loads and unloads, but it takes the loader's lock, for which all launching
 //! threads would contend. In `_rtld_global`, glibc has two counters: the number of objects ever loaded, and the number
 //! of objects of the program's own namespace that are loaded now. No public interface defines the offsets of these
-//! counters in `_rtld_global`. So [`find`] searches for the counters once, by the pattern of the data around them.
-//! Every later [`read_under_lock`] compares the counters with the numbers that `dl_iterate_phdr` reports. If the
-//! counters are not found, [`is_unchanged`] always returns false, and every capture queries the loader. Once the
+//! counters in `_rtld_global`. Therefore [`find`] searches for the counters once, by the pattern of the data around the
+//! counters. Every later [`read_under_lock`] compares the counters with the numbers that `dl_iterate_phdr` reports. If
+//! the counters are not found, [`is_unchanged`] always returns false, and every capture queries the loader. Once the
 //! counters differ from the numbers that `dl_iterate_phdr` reports, every capture queries the loader, too.
 //!
 //! ```text
@@ -16,7 +16,8 @@
 //!
 //! A thread that runs code of a newly loaded object has synchronized with the thread that loaded the object, and so
 //! sees the new values of the counters. For namespaces other than the program's (`dlmopen`), the counters count loads,
-//! but not unloads. So while another namespace contains objects, every capture queries the loader.
+//! but not unloads. Therefore, while a namespace other than the program's contains objects, every capture queries the
+//! loader.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -50,7 +51,7 @@ fn numbers() -> Option<u64> {
     }
     // SAFETY: `find` saw an aligned u64 at this address in the loader's own data, which is never unmapped.
     let ever = unsafe { AtomicU64::from_ptr(ever) }.load(Ordering::Relaxed);
-    // SAFETY: `find` saw an aligned u32 at this address, which was stored before `EVER_LOADED` was.
+    // SAFETY: `find` saw an aligned u32 at this address. The address was stored before `EVER_LOADED` was set.
     let now = unsafe { AtomicU32::from_ptr(LOADED_NOW.load(Ordering::Relaxed)) }.load(Ordering::Relaxed);
     Some(ever << 32 | u64::from(now))
 }
@@ -106,7 +107,7 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, counters: LoaderCou
     EVER_LOADED.store(global.cast::<u64>().wrapping_add(at), Ordering::Release);
 }
 
-/// Maximum number of words of `_rtld_global` that are searched. The struct has about 540 words.
+/// Maximum number of words of `_rtld_global` that are searched. `_rtld_global` has about 540 words.
 const MAX_WORDS: usize = 1024;
 
 /// Size of a `pthread_mutex_t` in words.

@@ -10,7 +10,7 @@
 //! glibc holds a lock during the visit. The loader holds the same lock while it maps, lists, unlists and unmaps
 //! objects, and while it frees their names. The contents of an object are read only inside [`with_lock`] and [`visit`].
 //! Without the lock, another thread could unload the object during the read. An address on a stack does not prove that
-//! the object is in use, because the address may be garbage.
+//! the object at this address is in use, because the address may be garbage.
 //!
 //! No thread waits forever for the loader's lock. While the loader holds the lock, it runs no code of the program.
 //! (Constructors, destructors and resolvers run without the lock.) The lock is recursive, so a signal handler may enter
@@ -247,7 +247,7 @@ impl Object {
 fn program_headers(start: u64) -> Option<(*const libc::Elf64_Phdr, usize)> {
     const PAGE: u64 = 4096;
     let file = start as *const libc::Elf64_Ehdr;
-    // SAFETY: `start` is the first mapped page of a loaded object, and the header fits a page.
+    // SAFETY: `start` is the address of the first mapped page of a loaded object, and the header fits into a page.
     let header = unsafe { &*file };
     let size = u64::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>() as u64;
     let is_elf = header.e_ident.starts_with(b"\x7fELF");
@@ -298,7 +298,7 @@ fn iterate<F: FnMut(&libc::dl_phdr_info) -> Visit>(mut visitor: F) {
         _size: usize,
         visitor: *mut c_void,
     ) -> c_int {
-        // SAFETY: `iterate` passed its closure, and nothing else uses the closure during this call.
+        // SAFETY: `iterate` passed its closure, and no other code uses the closure during this call.
         let visitor = unsafe { &mut *visitor.cast::<F>() };
         // SAFETY: the loader passes a valid description, and glibc fills all its fields.
         let info = unsafe { &*info };

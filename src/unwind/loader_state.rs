@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The values `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes to its visitor. If two queries give equal
-/// pairs, nothing was loaded or unloaded between the queries.
+/// The values `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes to its visitor. If two queries give equal pairs
+/// of these values, nothing was loaded or unloaded between the queries.
 ///
 /// No other conclusion may be drawn from the pair `dlpi_adds` and `dlpi_subs`. `dlpi_adds` counts loads. `dlpi_subs`
 /// should count unloads, but glibc computes it as `dlpi_adds` minus the number of loaded objects. For a namespace other
@@ -83,8 +83,8 @@ pub(crate) fn latest() -> LoaderState {
 /// held, because the lock serializes the publishing threads. `has_one_namespace` means that all objects are in the
 /// program's namespace.
 ///
-/// If a signal handler queries the loader during this call, one unload too many is counted. The only effect is that
-/// the caches drop some valid rules.
+/// If a signal handler queries the loader during this call, one unload too many is counted. The only effect of counting
+/// too many unloads is that the caches drop some valid rules.
 pub(super) fn publish(counters: LoaderCounters, has_one_namespace: bool) -> LoaderState {
     let last = COUNTERS.load(Ordering::Relaxed);
     if counters.as_word() == last {

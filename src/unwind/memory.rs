@@ -127,8 +127,8 @@ unsafe fn copy_by_syscall(address: u64, to: *mut u8, bytes: usize) -> i64 {
     }
 }
 
-/// A page that contains the process's id. The kernel fills the page with zeroes in a forked child. The pointer is
-/// null if the kernel does not support such pages.
+/// A page that contains the process's id. The kernel fills the page with zeroes in a forked child. The pointer to this
+/// page is null if the kernel does not support such pages.
 static PROCESS: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Maps the page that contains the process's id, so that a copy needs no `getpid` system call. Call this function
@@ -169,7 +169,7 @@ fn this_process() -> i64 {
 
 /// Copies like [`copy_by_syscall`], but reads `/proc/self/mem`, the file that contains this process's memory. The file
 /// is opened for each copy, because the host could close a long-lived descriptor of ours and reuse its number for
-/// another file. Like a debugger, this function also reads pages without read permission. So the guard page at a
+/// another file. Like a debugger, this function also reads pages without read permission. Therefore the guard page at a
 /// stack's end may look like a part of the stack that is filled with zeroes.
 ///
 /// # Safety

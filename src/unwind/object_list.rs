@@ -1,9 +1,9 @@
-//! A copy of the loader's list of objects, sorted by address. The copy is used with glibc before 2.35, which has no
-//! `_dl_find_object`.
+//! A copy of the loader's list of objects, sorted by address. The copy is used only with glibc before 2.35, which has
+//! no `_dl_find_object`.
 //!
 //! Without this copy, each look-up of an address without an unwind rule would walk the loader's whole list under the
-//! loader's lock, which takes 2 us. So after each load or unload the list is copied and sorted, and addresses are
-//! looked up in the copy.
+//! loader's lock, which takes 2 us. Therefore the list is copied and sorted after each load or unload, and addresses
+//! are looked up in the copy.
 //!
 //! No thread waits for another thread. One thread at a time copies the list. Any other thread that needs the copy while
 //! it is being written asks the loader instead. A reader checks a sequence number before and after it reads the copy (a

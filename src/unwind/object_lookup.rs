@@ -2,10 +2,10 @@
 //! `dlopen`.
 //!
 //! `_dl_find_object` (glibc 2.35 and newer) may be called inside a callback. `dladdr`, `dlsym` and `dlopen` must not be
-//! called inside a callback, because they wait for the loader's main lock. So [`prepare`] looks up `_dl_find_object` at
-//! load time. If the C library does not have this function, a copy of the loader's list replaces it (see
-//! `object_list`). `_dl_find_object` takes no lock and may return an object that is just being unmapped. So
-//! `_dl_find_object` is called, and its result is used, only while the loader's lock is held.
+//! called inside a callback, because they wait for the loader's main lock. Therefore [`prepare`] looks up
+//! `_dl_find_object` when this library is loaded. If the C library does not have this function, a copy of the loader's
+//! list replaces it (see `object_list`). `_dl_find_object` takes no lock and may return an object that is just being
+//! unmapped. Therefore `_dl_find_object` is called, and its result is used, only while the loader's lock is held.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -16,7 +16,7 @@ use super::object_list::{self, MustAskLoader};
 
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut FoundObject) -> c_int;
 
-/// `struct dl_find_object` from glibc's `<dlfcn.h>`. On 64-bit machines the struct has no extra fields.
+/// `struct dl_find_object` from glibc's `<dlfcn.h>`. On 64-bit machines, `struct dl_find_object` has no extra fields.
 #[repr(C)]
 struct FoundObject {
     flags: u64,
@@ -27,7 +27,7 @@ struct FoundObject {
     reserved: [u64; 7],
 }
 
-/// The public start of `struct link_map` from `<link.h>`.
+/// The public fields at the start of `struct link_map` from `<link.h>`.
 #[repr(C)]
 struct LinkMap {
     bias: u64,
@@ -65,8 +65,8 @@ pub(crate) fn with_object_at<T>(
     loader::with_lock(|state| (state, object_at(address, state).map(|object| look(&object, state))))
 }
 
-/// Returns the object that contains `address` in the loader's present state, or `None` if no object does. Call this
-/// function while the loader's lock is held.
+/// Returns the object that contains `address` in the loader's present state, or `None` if no object contains it. Call
+/// this function while the loader's lock is held.
 fn object_at(address: u64, state: LoaderState) -> Option<Object> {
     let find = FIND_OBJECT.load(Ordering::Relaxed);
     let found = if find.is_null() {
@@ -81,7 +81,7 @@ fn object_at(address: u64, state: LoaderState) -> Option<Object> {
 /// list may still contain an object at this address. While an object is being loaded, its resolvers already run
 /// although `_dl_find_object` does not find the object yet.
 fn call_find_object(find: *mut c_void, address: u64) -> Result<Option<Object>, MustAskLoader> {
-    // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
+    // SAFETY: `find` is the address of glibc's `_dl_find_object`, which has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };
     let mut found = std::mem::MaybeUninit::<FoundObject>::uninit();
     // SAFETY: `found` has the size and alignment of glibc's struct, and the function accepts any address.

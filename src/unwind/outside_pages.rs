@@ -35,7 +35,7 @@ struct RingSlot {
     note: UnsafeCell<OutsideNote>,
 }
 
-// SAFETY: `turn` passes the note to one writer or one reader at a time.
+// SAFETY: According to `turn`, either one writer or one reader may use the note at a time.
 unsafe impl Sync for RingSlot {}
 
 /// A ring of pending notes. `head` is the position of the oldest note, and `tail` is the position of the next note to

@@ -35,8 +35,8 @@ pub fn set_file_mode(mode: u32) {
     FILE_MODE.store(mode, Ordering::Relaxed);
 }
 
-/// Returns the maximum size of a file in bytes, as limited for this process (`ulimit -f`). A write beyond this size
-/// raises SIGXFSZ.
+/// Returns the maximum size of a file in bytes, as limited for this process (`ulimit -f`). A write beyond this maximum
+/// size raises SIGXFSZ.
 pub fn max_size() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit writes the struct.
@@ -67,8 +67,8 @@ pub fn write_complete(target: &Path, content: impl FnOnce(&mut DraftWriter) -> R
 /// Buffered writer to a draft. A draft may have at most one writer at a time.
 pub type DraftWriter = BufWriter<Appender>;
 
-/// Size in bytes of a draft writer's buffer. Each time a full buffer is written, the appender checks its descriptor
-/// once.
+/// Size in bytes of a draft writer's buffer. Each time a full buffer is written, the appender checks once whether its
+/// descriptor still refers to the file.
 const WRITE_BUFFER_BYTES: usize = 1 << 16;
 
 /// A new file, usually under a temporary name. The file is removed on drop unless it was published or kept.
@@ -134,8 +134,8 @@ pub fn remove_temporary_files() {
 /// Removes the file of an entry that is no longer in the table, if this process owns the file. The memory of the entry
 /// is leaked.
 fn remove_file_of_entry(own: *mut TemporaryPath) {
-    // SAFETY: `own` is null, or points to the memory of a box. Once the entry was removed from the table for this call,
-    // no code frees this memory.
+    // SAFETY: `own` is null, or points to the memory of a box. After the entry was removed from the table, no code
+    // frees the entry's memory.
     let Some(own) = (unsafe { own.as_ref() }) else { return };
     if own.process == std::process::id() {
         // SAFETY: the path is a C string.
@@ -496,8 +496,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// Fails if the file cannot be created in the folder, or if another process has claimed the name. A claim does not
-    /// count if its process is known to have ended.
+    /// Fails if the claim file cannot be created, or if another process has claimed the name. A claim does not count if
+    /// its process is known to have ended.
     pub fn acquire(target: &Path) -> io::Result<Self> {
         let path = claim_path(target);
         let made = match Draft::create_at(path.clone(), &path) {
@@ -689,8 +689,8 @@ mod tests {
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
         }
         assert_eq!(names(&folder).len(), 4);
-        // Remove only the files of these two entries in this process. Other temporary files must stay, because other
-        // tests in this process use them.
+        // Remove only the files of these two entries in this process. All other temporary files must stay, because
+        // other tests in this process use them.
         for own in [draft.temporary.0, claim._temporary.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
             remove_file_of_entry(own);
@@ -760,7 +760,7 @@ mod tests {
     }
 
     /// Checks the case that the program chooses another folder after a recording's draft was created. The draft is
-    /// published to that folder.
+    /// published to the newly chosen folder.
     #[test]
     fn a_draft_can_be_published_to_another_folder_or_file_system() {
         let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));

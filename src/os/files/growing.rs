@@ -1,11 +1,11 @@
-//! A growing file is written by a separate thread while the application runs. Only this thread calls the file system,
-//! which may be slow or hang forever. Therefore the file system never blocks the application's threads or the thread
-//! that produces the data (that "feeds" the file).
+//! A growing file is written by a separate thread while the application runs. Only the writing thread calls the file
+//! system, which may be slow or hang forever. Therefore the file system never blocks the application's threads or the
+//! thread that produces the data (that "feeds" the file).
 //!
-//! Blocks that are not written yet stay in memory, up to a limit. At the limit, the feeding thread waits for room as
-//! long as the writing thread writes blocks. If no block is written for a given time, the file is abandoned. The file
-//! is created only when the first row must be stored ([`GrowingFile::create_file`]), so a process that launches nothing
-//! leaves no file.
+//! Blocks that are not written yet stay in memory, up to a limit. At the limit, the feeding thread waits for room, but
+//! only while the writing thread continues to write blocks. If no block is written for a given time, the file is
+//! abandoned. The file is created only when the first row must be stored ([`GrowingFile::create_file`]), so a process
+//! that launches nothing leaves no file.
 //!
 //! ```text
 //! FileFeed -blocks, up to the bound-> GrowingFile -its thread-> Appender
@@ -55,7 +55,8 @@ pub struct FileFeed {
 pub struct GrowthLimits {
     /// Maximum number of bytes that are not yet written to the file system.
     pub pending: usize,
-    /// Maximum time to wait for room in the queue while no block is written. After this time the file is abandoned.
+    /// Maximum time to wait for room in the queue while no block is written. When this time is over, the file is
+    /// abandoned.
     pub patience: Duration,
 }
 

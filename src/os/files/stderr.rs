@@ -44,8 +44,8 @@ const MAX_WRITE_TIME: Duration = Duration::from_secs(5);
 /// Interval between checks whether a pipe has room, if `poll` cannot be used.
 const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Rule for the start of a text, which applies if it is unknown whether the last line on descriptor 2 is finished. (If
-/// the last line is known to be unfinished, a line feed is always written before the text.)
+/// Rule that determines how a text starts if it is unknown whether the last line on descriptor 2 is finished. (If the
+/// last line is known to be unfinished, a line feed is always written before the text.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineStart {
     /// No line feed is written before the text if the state of the last line is unknown.
@@ -202,7 +202,7 @@ fn last_line(facts: &libc::stat) -> LastLine {
             Ok(Some(_)) => LastLine::Unfinished,
             Err(_) => LastLine::Unknown,
         },
-        // Any other device, such as /dev/null, has no unfinished line.
+        // A device that is not a terminal, such as /dev/null, has no unfinished line.
         libc::S_IFCHR if !is_terminal() => LastLine::Finished,
         _ => LastLine::Unknown,
     }
@@ -272,8 +272,8 @@ fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
     }
 }
 
-/// Waits for room without `poll`, by checking the number of bytes in a pipe. Other files are assumed to have room,
-/// because a regular file always has room, and a terminal is rarely stopped.
+/// Waits for room without `poll`, by checking the number of bytes in a pipe. All files except pipes are assumed to have
+/// room, because a regular file always has room, and a terminal is rarely stopped.
 fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     let is_pipe = descriptor::stat_descriptor(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
     while is_pipe && !pipe_has_room(number) {
@@ -293,7 +293,7 @@ fn pipe_has_room(number: c_int) -> bool {
     let (result, size) = unsafe {
         (libc::ioctl(number, libc::FIONREAD, &raw mut held), libc::fcntl(number, libc::F_GETPIPE_SZ))
     };
-    // If a seccomp filter refuses one of these calls, assume that there is room, so that messages are printed.
+    // If a seccomp filter refuses one of the two calls, assume that there is room, so that messages are printed.
     result != 0 || size < 0 || held <= size / 2
 }
 

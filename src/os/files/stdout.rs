@@ -15,8 +15,8 @@ const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// Writer of text records. The caller passes each record in one call, and each record ends with a line feed.
 #[derive(Debug)]
 pub struct Stdout {
-    /// Identity of the file that was stdout when the writer was created; `None` if stdout was closed. If stdout is
-    /// another file later, that file belongs to the application, and no records are written to it.
+    /// Identity of the file that was stdout when the writer was created; `None` if stdout was closed. If stdout refers
+    /// to another file later, that file belongs to the application, and no records are written to it.
     expected: Option<FileId>,
     queued: Vec<u8>,
     dropped: u64,

@@ -52,7 +52,8 @@ mod tests {
                 let class = SizeClass::for_layout(Layout::from_size_align(size, align).unwrap()).unwrap();
                 assert_eq!(class.bytes(), bytes, "{size} bytes");
             }
-            // Above 128 bytes, rounding up to the size of a class wastes at most a quarter, and an eighth on average.
+            // Above 128 bytes, rounding up to the size of a class wastes at most a quarter of the block, and an eighth
+            // on average.
             assert!(before < 128 || bytes - before <= before / 4);
             before = bytes;
         }

@@ -17,8 +17,8 @@
 //! no more mappings: the reserve, a part of the library's own image
 //! ```
 //!
-//! Whichever thread frees a block, the block returns to the slab from which it was cut. Therefore slabs become empty
-//! after a burst of allocations, and their memory is returned to the kernel.
+//! A freed block returns to the slab from which it was cut, no matter which thread frees the block. Therefore slabs
+//! become empty after a burst of allocations, and their memory is returned to the kernel.
 //!
 //! Only the shared library uses this heap as its allocator. In other builds, for example in the `gpuflame` command,
 //! nothing is allocated from this heap, and all counts stay 0.

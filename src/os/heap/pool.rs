@@ -32,7 +32,7 @@ pub(super) struct Pool {
     kept_count: Cell<u32>,
     /// Empty slabs whose pages were returned to the kernel.
     bare: Slabs,
-    /// Free blocks and uncut memory from the reserve, for each size class.
+    /// For each size class, the free blocks and the uncut memory that come from the reserve.
     last: [Blocks; SizeClass::COUNT],
 }
 
@@ -167,7 +167,7 @@ impl Pool {
             self.bare.pop()
         })?;
         if populates_at_once() {
-            // SAFETY: the slab is empty. Kernels before 5.14 refuse this advice, which has no consequences.
+            // SAFETY: the slab is empty. Kernels before 5.14 refuse this advice, but the refusal has no consequences.
             unsafe { slab.advise(libc::MADV_POPULATE_WRITE) };
         }
         Some(slab)

@@ -22,8 +22,8 @@ use crate::leaks;
 /// Size of a slab in bytes. A size class gets memory in whole slabs, and the kernel gets memory back in whole slabs.
 pub(super) const SLAB_BYTES: usize = 128 << 10;
 /// Size of a chunk in bytes. Chunks are large because mapping a chunk reserves address space, and later the kernel may
-/// refuse to map more. The pages of a chunk take no memory until they are written to. For comparison, the C library
-/// reserves 64 MiB per thread.
+/// refuse to map more. The pages of a chunk take no memory until they are written to. For comparison, the C library's
+/// heap reserves 64 MiB of address space per thread.
 const CHUNK_BYTES: usize = 4 << 20;
 const CHUNK_SLABS: usize = CHUNK_BYTES / SLAB_BYTES;
 

@@ -80,7 +80,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     OWNER_PROCESS.store(std::process::id(), Ordering::SeqCst);
     let inherited = InheritedActions::read_current();
     let blocked = SignalMask::block_all();
-    // If SIGCHLD were ignored, the kernel would reap the command, and its status would be lost.
+    // If SIGCHLD were ignored, the kernel would reap the command, and the command's status would be lost.
     set_action(libc::SIGCHLD, libc::SIG_DFL, 0);
     let keeps_running = KEEPS_RUNNING.load(Ordering::SeqCst);
     for signal in
@@ -106,7 +106,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     drop(blocked);
     let ended = spawned.and_then(|mut child| {
         wait_for_end(child.id() as i32);
-        // After the command is reaped below, another process may get this id.
+        // After the command is reaped below, another process may get the command's process id.
         CHILD_PROCESS.store(0, Ordering::SeqCst);
         child.wait()
     });
@@ -179,7 +179,8 @@ impl InheritedActions {
 
     /// Restores the signal actions after the command has ended, because later signals are meant for this process. The
     /// signal that killed the command is an exception, because it may have been sent to both processes and may still
-    /// arrive here. If this process has not received that signal yet, the signal has no effect when it arrives.
+    /// arrive in this process. If this process has not received that signal yet, the signal has no effect when it
+    /// arrives.
     fn restore(&self, ended: Option<ExitStatus>) {
         let fatal = ended.map_or(0, |status| i32::from(exit_code(status)) - 128);
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
@@ -413,7 +414,7 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
     if !is_forwarded(signal, is_from_process) {
         return;
     }
-    // SAFETY: errno belongs to this thread. The handler restores it for the code that the signal interrupted.
+    // SAFETY: errno belongs to this thread. The handler restores errno for the code that the signal interrupted.
     let errno = unsafe { *libc::__errno_location() };
     match CHILD_PROCESS.load(Ordering::SeqCst) {
         0 => drop(EARLY_SIGNALS.fetch_or(signal_bit(signal), Ordering::SeqCst)),

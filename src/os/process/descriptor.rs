@@ -1,7 +1,8 @@
 //! Protects files that gpuflame keeps open. The host program may close any descriptor (`for (i = 3; i < 256; i++)
 //! close(i)`). If the host closed one of gpuflame's descriptors, the next file that the host opens would get the same
-//! number, and gpuflame would write its output into that file. Therefore gpuflame moves its files to high numbers that
-//! such loops do not reach, and checks before each write whether the descriptor still refers to its file.
+//! number, and gpuflame would write its output into that file. Therefore gpuflame moves its files to high descriptor
+//! numbers, which loops like this one do not reach. Before each write, gpuflame checks whether the descriptor still
+//! refers to gpuflame's file.
 //!
 //! Directly after a file is opened, it is not protected yet. The kernel assigns the lowest free descriptor number, and
 //! the file has this number until gpuflame moves the file to a higher number. A file that gpuflame only reads (in
@@ -21,9 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const MIN_DESCRIPTOR: i32 = 1000;
 
 /// Makes the kernel enlarge the process's descriptor table, so that the table has room for descriptors of 1,000 and
-/// above. Later calls do nothing. Call this function before opening a file that will be moved to such a number. If this
-/// function is not called, moving the first file enlarges the table. Enlarging takes 10 to 30 ms in a process with
-/// threads, and the file has its low number during that time.
+/// above. Later calls do nothing. Call this function before opening a file that will be moved to a number of 1,000 or
+/// above. If this function is not called, moving the first file enlarges the table. Enlarging the table takes 10 to 30
+/// ms in a process with threads, and the file has its low number during that time.
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
@@ -34,9 +35,9 @@ pub fn enlarge_table() {
     }
 }
 
-/// Moves an open file to a descriptor number of at least 1,000. If the process's limit on open files is lower, moves
-/// the file to a number of at least 3. Therefore the file never gets the number of stdin, stdout or stderr, which a
-/// program may have closed and may open again.
+/// Moves an open file to a descriptor number of at least 1,000. If the process's limit on open files does not permit
+/// this, moves the file to a number of at least 3. Therefore the file never gets the number of stdin, stdout or stderr,
+/// which a program may have closed and may open again.
 pub fn move_out_of_reach(file: File) -> File {
     for first in [MIN_DESCRIPTOR, 3] {
         // SAFETY: the descriptor is open while `file` is alive.
@@ -83,8 +84,8 @@ impl FileId {
         Self::from_descriptor(file.as_raw_fd())
     }
 
-    /// Returns the identity of the file that is open under a descriptor number. The file may be gpuflame's or the
-    /// host's.
+    /// Returns the identity of the file that is open under a descriptor number. The file may belong to gpuflame or to
+    /// the host.
     ///
     /// # Errors
     /// Fails if no file is open under this number.

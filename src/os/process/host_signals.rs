@@ -1,4 +1,4 @@
-//! Protects gpuflame's code against the application's signal handlers. On a thread of the application, such a handler
+//! Protects gpuflame's code against the application's signal handlers. On a thread of the application, a signal handler
 //! may interrupt gpuflame's code at any instruction, and may jump out of this code (`longjmp`). The application's
 //! signal handlers never run on gpuflame's own threads.
 
@@ -20,10 +20,10 @@ pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread has jumped out of gpuflame's code. The thread ran that code at the stack address `inside`, and now
-/// runs at the stack address `at`. If the thread has not jumped, it must now be in a signal handler. A handler runs on
-/// the alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two addresses.
-/// Returns true only if the thread has certainly jumped. Takes several microseconds.
+/// Whether a thread has jumped out of gpuflame's code. The thread ran gpuflame's code at the stack address `inside`,
+/// and now runs at the stack address `at`. If the thread has not jumped, it must now be in a signal handler. A handler
+/// runs on the alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two
+/// addresses. Returns true only if the thread has certainly jumped. Takes several microseconds.
 pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut alternate: libc::stack_t = unsafe { std::mem::zeroed() };

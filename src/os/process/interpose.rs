@@ -337,8 +337,8 @@ impl<'a> LoadedModule<'a> {
         let mut found = Vec::new();
         let Some(symbols) = self.table(DT_SYMTAB) else { return found };
         let Some(hashes) = self.table(DT_GNU_HASH).or_else(|| self.table(DT_HASH)) else { return found };
-        // The second number of DT_GNU_HASH is the index of its first symbol. In the older kind of hash table, which has
-        // all symbols, the second number is the number of symbols.
+        // The second number of DT_GNU_HASH is the index of its first symbol. In the older kind of hash table (DT_HASH),
+        // which contains all symbols, the second number is the number of symbols.
         let listed = self.memory.number(hashes + 4).unwrap_or(0);
         // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol has the index 1. If
         // the hash table is empty, the strings directly follow the symbols.

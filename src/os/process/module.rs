@@ -15,7 +15,7 @@ impl ModuleId {
     /// Returns the id of the module that contains `address`; `None` for generated code and for unmapped memory.
     pub fn containing(address: usize) -> Option<Self> {
         let mut search = ModuleSearch { address, found: None };
-        // SAFETY: `visit` gets the pointer to `search`, and is not called after this call returns.
+        // SAFETY: The linker calls `visit` with the pointer to `search`, and only until this call returns.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.found
     }

@@ -14,7 +14,7 @@ pub struct ThreadIdentity {
     pub thread: u32,
     /// Start time of the thread, in clock ticks since the machine started.
     pub started: u64,
-    /// PID namespace to which the process id and thread id belong. Each container has its own namespace.
+    /// PID namespace to which the process id and thread id belong. Each container has its own PID namespace.
     pub namespace: u64,
     /// Boot id of the kernel, which identifies the machine and its last start.
     pub boot: String,

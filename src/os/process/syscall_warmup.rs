@@ -55,8 +55,8 @@ fn make_common_calls() {
         // When a signal ends the process, the last step of gpuflame's handler is to send the signal to its own thread
         // again.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), 0);
-        // Each of the next four calls is needed in one of these cases, in this order: the main thread launches after
-        // set-up; a signal handler uses an alternate stack; stderr was replaced; maps of generated code are read.
+        // The next four calls are needed in the following cases, in this order: the main thread launches after set-up;
+        // a signal handler uses an alternate stack; stderr was replaced; maps of generated code are read.
         libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
         libc::sigaltstack(null(), null_mut());
         libc::isatty(-1);
@@ -65,8 +65,9 @@ fn make_common_calls() {
         libc::syscall(libc::SYS_sched_setscheduler, -1, 0, null::<u8>());
         // `sched_yield` is sometimes needed when a lock is taken.
         libc::sched_yield();
-        // gpuflame's threads make these calls when they start to run. On a busy machine, they may start only after
-        // set-up. These calls have no effect, because no process has the id -1, and 99 is not a valid kind of priority.
+        // gpuflame's threads make the following calls when they start to run. On a busy machine, these threads may
+        // start only after set-up. These calls have no effect, because no process has the id -1, and 99 is not a valid
+        // kind of priority.
         libc::prctl(-1);
         libc::sched_getaffinity(-1, 0, null_mut());
         libc::sched_setaffinity(-1, 0, null());

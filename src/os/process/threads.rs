@@ -60,7 +60,8 @@ impl CpuClock {
     /// may be called in a signal handler.
     pub fn elapsed(&self) -> Duration {
         let clock = self.0.load(Ordering::Acquire);
-        // 0 means that no thread is measured. No thread's clock has the id 0, because 0 is the id of the wall clock.
+        // The clock id 0 means that no thread is measured. No thread's clock has the id 0, because 0 is the id of the
+        // wall clock.
         if clock == 0 {
             return Duration::ZERO;
         }
@@ -94,8 +95,8 @@ impl ThreadKey {
     }
 }
 
-/// Threads that exist only because gpuflame records: gpuflame's own threads, and the threads that the tracer (CUPTI)
-/// created after gpuflame was loaded. If the table is full, further threads count as threads of the program.
+/// Threads that exist only because of gpuflame: gpuflame's own threads, and the threads that the tracer (CUPTI) created
+/// after gpuflame was loaded. If the table is full, further threads count as threads of the program.
 static OUR_THREADS: [ThreadSlot; 256] =
     [const { ThreadSlot { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
 
@@ -145,8 +146,8 @@ pub fn is_ours() -> bool {
 /// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library. To
 /// register a destructor, the C library waits for the loader's lock, and it aborts the process if there is no memory.
 ///
-/// Returns when the new thread has its thread-local variables, because the program may use up its memory soon after
-/// this call. If the thread does not start in time, for example on a busy machine, returns after 0.1 s.
+/// Waits until the new thread has its thread-local variables, because the program may use up its memory soon after this
+/// call. If the thread does not start in time, for example on a busy machine, returns after 0.1 s.
 ///
 /// # Errors
 /// Fails if the system cannot create another thread.
@@ -154,7 +155,7 @@ pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'st
     let has_started = Arc::new(AtomicBool::new(false));
     let start = ThreadStart { name, body: Box::new(body), has_started: Arc::clone(&has_started) };
     let start = Box::into_raw(Box::new(start));
-    // SAFETY: `run` receives the pointer that it expects, once.
+    // SAFETY: `run` receives the pointer to its data exactly once.
     let error = host_signals::with_all_blocked(|| unsafe { create_detached(stack, run, start.cast()) });
     if error == 0 {
         let begin = Instant::now();
@@ -245,9 +246,9 @@ unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_
     }
 }
 
-/// Notes the calling thread as one of gpuflame's own. Replaces the affinity and the scheduling settings, which the
-/// thread inherited from its creator, by those of the process. Call this function on a thread that [`spawn`] started
-/// and that keeps running.
+/// Records that the calling thread is one of gpuflame's own threads. Replaces the affinity and the scheduling settings,
+/// which the thread inherited from its creator, by those of the process. Call this function on a thread that [`spawn`]
+/// started and that keeps running.
 pub fn note_ours() {
     IS_OURS.set(true);
     note_calling_thread();
@@ -265,8 +266,8 @@ pub fn note_threads_of_tracer() {
     TRACER_PROCESS.store(std::process::id(), Ordering::Release);
 }
 
-/// Replacement for `pthread_create` in the tracer (CUPTI). Notes that each new thread exists only because gpuflame
-/// records. The tracer's threads cannot be recognized in any other way. For example, the tracer's threads block all
+/// Replacement for `pthread_create` in the tracer (CUPTI). Records that each new thread exists only because of
+/// gpuflame. The tracer's threads cannot be recognized in any other way. For example, the tracer's threads block all
 /// signals, but at the same moment the program may also start a thread that blocks all signals.
 ///
 /// # Safety
@@ -320,8 +321,8 @@ impl TracerStart {
     const LAYOUT: Layout = Layout::new::<Self>();
 }
 
-/// Start function of a thread that the tracer creates. While `start` runs, this function must hold nothing to drop,
-/// because its frame is unwound if `start` calls `pthread_exit`.
+/// Start function of a thread that the tracer creates. While `start` runs, this function must own no value that needs
+/// to be dropped, because its frame is unwound if `start` calls `pthread_exit`.
 extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
     let block = block.cast::<TracerStart>();
     // SAFETY: `create_for_tracer` wrote the block and handed it to this thread.

@@ -1,10 +1,10 @@
 //! Samples one thread on systems where the kernel's perf events are not available. A timer on the thread's CPU time
 //! sends a signal to the thread. The signal handler copies the registers and a part of the stack.
 //!
-//! The signals disturb the thread. A blocking system call may end with `EINTR`, and such calls are counted. The
-//! kernel's signal frame takes several kilobytes of the thread's stack. Therefore the timer is used only if the user
-//! has requested samples. The timer's signal is a real-time signal whose action the program has left at the default. As
-//! soon as the program sets an action for this signal, all timers stop.
+//! These signals disturb the sampled thread. A blocking system call may end with `EINTR`, and such calls are counted.
+//! The kernel's signal frame takes several kilobytes of the thread's stack. Therefore the timer is used only if the
+//! user has requested samples. The timer's signal is a real-time signal whose action the program has left at the
+//! default. As soon as the program sets an action for this signal, all timers stop.
 //!
 //! ```text
 //! kernel -signal-> handler, on the thread: copies into its slot -> drain, on a thread of ours
@@ -289,7 +289,7 @@ impl SampleSlot {
     /// Adds a sample of the code location at which this thread was interrupted.
     fn add_sample(&self, periods: u64, registers: &[u64; REGISTERS]) {
         count_interrupted(registers);
-        // If another thread uses the slot now, the signal is from a timer of the slot's earlier user.
+        // If this thread does not use the slot any more, the signal is from an earlier timer of this thread.
         if self.thread.load(Ordering::Acquire) != threads::current_id() {
             return;
         }
@@ -350,7 +350,7 @@ fn registers(context: &libc::ucontext_t) -> [u64; REGISTERS] {
     CONTEXT_REGISTERS.map(|place| context.uc_mcontext.gregs[place as usize] as u64)
 }
 
-/// Returns zeros, because copied stacks are unwound on x86-64 only.
+/// On other architectures, returns zeros, because copied stacks are unwound only on x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 fn registers(_: &libc::ucontext_t) -> [u64; REGISTERS] {
     [0; REGISTERS]
@@ -375,7 +375,8 @@ fn count_interrupted(registers: &[u64; REGISTERS]) {
 fn copy_memory(from: u64, to: *mut u8, bytes: usize) -> usize {
     const MAX_PIECES: usize = MAX_STACK_BYTES / 4096 + 1;
     let mut pieces = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; MAX_PIECES];
-    // Pieces end at page boundaries, because the kernel copies a piece either completely or not at all.
+    // The memory is copied in pieces that end at page boundaries, because the kernel copies each piece either
+    // completely or not at all.
     let (mut at, mut count) = (0, 0);
     while at < bytes {
         let address = from.wrapping_add(at as u64);

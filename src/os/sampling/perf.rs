@@ -2,8 +2,8 @@
 //! registers and a part of its stack at regular intervals of CPU time, or each time that the thread is descheduled.
 //!
 //! Sampling does not disturb the thread: the thread gets no signals, and none of its system calls is interrupted. The
-//! event needs no open descriptor, which the host might close. The event's mapping keeps the event alive, and removing
-//! this mapping ends the event. A forked child inherits neither the event nor the mapping.
+//! perf event needs no open descriptor. (The host might close a descriptor.) The event's mapping keeps the event alive,
+//! and removing this mapping ends the event. A forked child inherits neither the event nor the mapping.
 //!
 //! ```text
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
@@ -29,7 +29,7 @@ use crate::process::descriptor;
 /// Number of registers in a sample.
 pub const REGISTERS: usize = 17;
 
-/// Perf event that samples a thread until the event is dropped.
+/// Perf event that samples a thread until this value is dropped.
 #[derive(Debug)]
 pub struct PerfEvent {
     ring: EventRing,
@@ -91,8 +91,8 @@ pub struct ThreadSample<'a> {
 /// default 516 KiB per processor, and `ulimit -l`).
 const RING_SIZES: [(usize, u32); 4] =
     [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
-/// Sizes to try for an event that samples a thread each time that it is descheduled, which may happen thousands of
-/// times per second.
+/// Sizes to try for an event that samples a thread each time that the thread is descheduled. This may happen thousands
+/// of times per second.
 const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
 /// Sizes to try for a thread that launches no GPU work. These rings are small, to leave room for threads that launch
@@ -165,7 +165,7 @@ impl PerfEvent {
         result
     }
 
-    /// Whether only the thread's time outside the kernel is sampled.
+    /// Whether the event samples only the thread's time outside the kernel.
     pub fn is_user_only(&self) -> bool {
         self.is_user_only
     }
@@ -183,7 +183,7 @@ impl PerfEvent {
         while tail < head {
             let (kind, misc, size) = self.ring.header(tail);
             if size < 8 || size as u64 > head - tail {
-                // A record of this size is invalid, so the remaining data is skipped.
+                // A record of this size is invalid, so the rest of the data in the ring is skipped.
                 tail = head;
                 break;
             }
@@ -274,7 +274,7 @@ impl EventRing {
     }
 
     /// Returns the record at `position`. If the record wraps around the end of the ring, it is copied to
-    /// `wrapped_record`. The kernel does not overwrite the record before the tail moves.
+    /// `wrapped_record`. The kernel can overwrite the record only after the tail moves past it.
     fn record<'a>(&'a self, position: u64, size: usize, wrapped_record: &'a mut Vec<u8>) -> &'a [u8] {
         let first = (self.size - position as usize % self.size).min(size);
         // SAFETY: at least `first` bytes are left up to the end of the data, and the kernel does not write to these
@@ -428,8 +428,8 @@ fn close_event(event: File) {
     }
 }
 
-/// Whether this descriptor number refers to a perf event. If this is unknown because `/proc` is not mounted, returns
-/// true.
+/// Whether this descriptor number refers to a perf event. Returns true if this is unknown because `/proc` is not
+/// mounted.
 fn is_event(number: i32) -> bool {
     fs::read_link(format!("/proc/self/fd/{number}"))
         .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]")

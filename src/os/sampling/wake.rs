@@ -64,7 +64,7 @@ pub fn wake(process: i32, thread: i32) {
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, SIGNAL) };
 }
 
-/// Makes the calling thread sleep for the whole time, even if another thread wakes it.
+/// Makes the calling thread sleep for the whole given time, even if another thread wakes it.
 pub fn sleep(milliseconds: i32) {
     // SAFETY: the call gets no descriptors.
     unsafe { libc::poll(null_mut(), 0, milliseconds) };

@@ -17,8 +17,8 @@ use crate::process::threads;
 pub struct FatalSignalHandler {
     /// Function that is called with the signal's number each time that a signal which ends the process arrives.
     pub on_signal: fn(i32),
-    /// Function that is called once on each thread that has received a signal which ends the process. The function must
-    /// block the thread until the process ends.
+    /// Function that is called once on each thread that has received a signal which ends the process. This function
+    /// must block the thread until the process ends.
     pub wait: fn(i32) -> !,
 }
 
@@ -29,13 +29,13 @@ struct Installed {
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
-/// Ids of the threads that are in [`FatalSignalHandler::wait`]. If the table is full, further threads wait as well, but
-/// each later signal on such a thread calls [`FatalSignalHandler::wait`] again.
+/// Ids of the threads that are in [`FatalSignalHandler::wait`]. If the table is full, further threads also wait, but
+/// each later signal on a thread without an entry calls [`FatalSignalHandler::wait`] again.
 static WAITING_THREADS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// Installs the handler for each of [`SIGNALS`] whose action is the default now. If the program later sets the action
 /// of such a signal to the default, also installs the handler then. Call this function once. In the first process of a
-/// container, this function does nothing, because there the default is to ignore these signals.
+/// container, this function does nothing, because the kernel ignores these signals there by default.
 pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     let process = std::process::id();
     if process != 1 && INSTALLED.set(Installed { process, handler }).is_ok() {
@@ -64,7 +64,7 @@ extern "C" fn on_signal(signal: i32) {
     let own = INSTALLED.get().filter(|installed| installed.process == std::process::id());
     let Some(Installed { handler, .. }) = own else { die(signal) };
     (handler.on_signal)(signal);
-    // If this thread was already in `wait`, this handler has interrupted `wait`, and returns to it.
+    // If this thread was already in `wait`, the signal has interrupted `wait`, and this handler returns to `wait`.
     if note_waiting(threads::current_id()) {
         let foreign = SIGNALS.iter().filter(|signal| !signal_actions::is_installed(**signal));
         foreign.for_each(|signal| change_mask(libc::SIG_BLOCK, *signal));

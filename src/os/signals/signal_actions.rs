@@ -15,9 +15,9 @@
 //!
 //! gpuflame does not store which action is set; only the kernel stores it. Therefore gpuflame also respects an action
 //! that the program sets by a direct system call, or by a function of the C library that is not interposed. However, a
-//! program that queries the action by such a call finds gpuflame's handler. If the program later sets its own handler,
-//! which calls the handler that the program found, [`is_installed`] returns false, and gpuflame's handler returns
-//! without effect.
+//! program that queries the action by a call that is not interposed finds gpuflame's handler. If the program later sets
+//! its own handler, which calls the handler that the program found, [`is_installed`] returns false, and gpuflame's
+//! handler returns without effect.
 //!
 //! All functions may be called in a signal handler, so they use no lock and no heap memory.
 
@@ -30,8 +30,8 @@ use crate::process::interpose::{self, Interposition};
 /// SIGTERM from `kill` and job runners, and SIGHUP from a terminal that closes.
 pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Flag in `sa_flags` that marks the field `sa_restorer` as set. The C library sets the flag, and the kernel returns it
-/// with the action.
+/// Flag in `sa_flags` that marks the field `sa_restorer` as set. The C library sets this flag, and the kernel returns
+/// the flag with the action.
 const SA_RESTORER: i32 = 0x0400_0000;
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
@@ -39,7 +39,7 @@ type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandle
 
 /// Address of gpuflame's handler; 0 if no handler is set yet.
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
-/// Id of the process in which the handler was installed. A forked child inherits the handler, but the child does not
+/// Id of the process in which the handler was installed. A forked child inherits the installed handlers, but does not
 /// install the handler for further signals.
 static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Addresses of the C library's functions; 0 while they are not interposed.
@@ -95,7 +95,7 @@ impl DefaultAction {
         // SAFETY: a signal set starts with a word for the signals 1 to 64.
         unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask.load(Ordering::Relaxed)) };
         let restorer = self.restorer.load(Ordering::Relaxed);
-        // SAFETY: `restorer` is 0, which is `None`, or the address of the function that was stored.
+        // SAFETY: `restorer` is 0 (which represents `None`), or the address of a function that was stored earlier.
         action.sa_restorer = unsafe { std::mem::transmute::<usize, Option<extern "C" fn()>>(restorer) };
         action
     }

@@ -41,7 +41,7 @@ const MAX_STORED_LETTERS: usize = 224;
 const MAX_PAIRS: usize = 2048;
 
 impl CodeTexts {
-    /// Starts a new walk. All texts must be compared again in the new walk, because any of them may have changed.
+    /// Starts a new walk. All texts must be compared again in the new walk, because each text may have changed.
     #[inline(always)]
     pub(in crate::python) fn forget(&mut self) {
         self.walk += 1;
@@ -314,7 +314,7 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
         salt = salt.wrapping_add(0xa076_1d64_78bd_642f);
         at += 16;
     }
-    // The last two words may overlap the words that the loop has hashed.
+    // Also hash the last two words, which may overlap the words that the loop has hashed.
     hash.wrapping_add(mix(word(end - 16), word(end - 8), salt))
 }
 

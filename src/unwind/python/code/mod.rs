@@ -67,11 +67,12 @@ struct WordOffsets(u64);
 
 impl WordOffsets {
     /// Packs the offsets. `second` and `third` are the offsets of two words of the name's letters. Together with the
-    /// first word, these two words contain the whole name. These words are needed if Python has not computed the name's
-    /// hash, as is often the case in 3.11. If Python has computed the name's hash, both offsets are 0. `end_of_lines`
-    /// is the offset of the line table's last word. `texts` is the index of the pair in [`CodeTexts`] that contains the
-    /// path. If Python has not computed the name's hash, and the name is longer than three words, the same pair also
-    /// contains the name.
+    /// first word, the words at these two offsets contain the whole name. The words `second` and `third` are needed if
+    /// Python has not computed the name's hash, as is often the case in 3.11. If Python has computed the name's hash,
+    /// both offsets are
+    /// 0. `end_of_lines` is the offset of the line table's last word. `texts` is the index of the pair in [`CodeTexts`]
+    /// that contains the path. If Python has not computed the name's hash, and the name is longer than three words, the
+    /// same pair also contains the name.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
@@ -165,8 +166,8 @@ impl CodeFingerprint {
         }
     }
 
-    /// Whether the path still has the same letters. Also compares the code object's name, if the name is stored in the
-    /// same pair of texts. `texts` caches the results of the comparisons in this walk.
+    /// Whether the path still has the letters that are stored in [`CodeTexts`]. Also compares the code object's name,
+    /// if the name is stored in the same pair of texts. `texts` caches the results of the comparisons in this walk.
     ///
     /// # Safety
     /// The texts must belong to a code object that has all other parts of this fingerprint.
