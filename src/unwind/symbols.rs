@@ -1,6 +1,6 @@
 //! Reads an object's exported symbols from the object's own tables.
 //!
-//! `dlsym` cannot be used, because it takes the loader's load lock. A thread may hold that lock while it runs a
+//! `dlsym` cannot be used, because it takes the loader's load lock. A thread may hold the load lock while it runs a
 //! constructor that launches GPU work. Like all contents of an object, the tables are read only while the lock of
 //! `dl_iterate_phdr` is held.
 

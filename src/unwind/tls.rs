@@ -2,17 +2,17 @@
 //!
 //! Rust's `thread_local!` in a library calls the loader at each access. With the *initial-exec* TLS model, an access is
 //! only one load, but the variables take space in a static reserve. The reserve is small (1,664 bytes in glibc), and
-//! all libraries that are loaded at run time share it. Once other libraries have used up the reserve, a library with
-//! this model cannot be loaded at all.
+//! all libraries that are loaded at run time share it. Once other libraries have used up the reserve, a library that
+//! uses the initial-exec model cannot be loaded at all.
 //!
 //! With *TLS descriptors*, which this module uses, the loader chooses the kind of access when it loads the library. If
 //! the reserve has space for the library's block of thread-locals, an access is a load and a call to a function of two
-//! instructions. This kind of access takes 1 ns more than an access with initial-exec. If the reserve has no space, the
-//! loader searches for the thread's block at each access, and allocates the block at the thread's first access. The
-//! block contains all of the library's thread-locals. The block has the eight bytes of this pointer, and about 330
-//! bytes that belong to the standard library and other crates. The callback never touches these 330 bytes. In an
-//! executable (not a library), the linker turns the access into one load. Stable Rust has no switch for the TLS model,
-//! so the variable and its access are written in assembly.
+//! instructions. Such an access through a TLS descriptor takes 1 ns more than an access with initial-exec. If the
+//! reserve has no space, the loader searches for the thread's block at each access, and allocates the block at the
+//! thread's first access. The block contains all of the library's thread-locals. The block has the eight bytes of this
+//! pointer, and about 330 bytes that belong to the standard library and other crates. The callback never touches these
+//! 330 bytes. In an executable (not a library), the linker turns the access into one load. Stable Rust has no switch
+//! for the TLS model, so the variable and its access are written in assembly.
 
 #[cfg(target_arch = "x86_64")]
 mod by_descriptor {
@@ -34,7 +34,7 @@ mod by_descriptor {
     fn offset() -> usize {
         let offset;
         // SAFETY: these are the psABI's two instructions, which the linker may replace by a constant. The called
-        // function preserves all registers but rax. In glibc before 2.40, however, the vector registers are not
+        // function preserves all registers except rax. In glibc before 2.40, however, the vector registers are not
         // preserved if the function has to allocate the thread's block.
         unsafe {
             std::arch::asm!(

@@ -1,5 +1,5 @@
-//! Verifies a captured stack: captures it two more times, by our walk without caches and by libgcc, and checks whether
-//! all three results agree.
+//! Verifies a captured stack: captures the stack two more times (by our walk without caches, and by libgcc), and checks
+//! whether all three results agree.
 //!
 //! Verification is for users who want to check the stacks of their own programs (`GPUFLAME_VERIFY`), and for bug
 //! reports. Verifying a stack takes about 20 us. While a stack is verified, libgcc may take the loader's lock and

@@ -186,7 +186,7 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
 fn was_initialized_since() -> bool {
     UNINITIALIZED.load(Ordering::Relaxed) != 0
         && loader::with_lock(|state| {
-            // The address is valid as long as the loader is in the state of the last search.
+            // The stored address is valid as long as the loader is in the state of the last search.
             let flags = UNINITIALIZED.load(Ordering::Relaxed);
             state.as_word() != LAST_SEARCH.load(Ordering::Relaxed) || (flags != 0 && is_ready(flags))
         })

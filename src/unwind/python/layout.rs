@@ -112,8 +112,8 @@ pub(super) struct CodeLayout {
     pub(super) first_line: u32,
     /// Offset of the instructions, or 0 if the instructions are not inside the code object.
     pub(super) instructions: u32,
-    /// Offset of the number of instructions before the first instruction at which a frame is complete. 0 if frames are
-    /// always complete in this version.
+    /// Offset of the number of leading instructions during which a frame is not complete yet. 0 if frames are always
+    /// complete in this version.
     pub(super) traceable: u32,
     /// Offset of a four-byte version number that is unique per code object. 0 if code objects have no such number in
     /// this version of CPython.

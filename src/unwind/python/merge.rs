@@ -1,11 +1,11 @@
 //! Merges the native and Python frames of one stack: the native frame of each evaluator call is replaced by the Python
 //! frames that this call ran. Each distinct pair of a native and a Python stack is merged only once.
 //!
-//! Since 3.11, one call of the evaluator runs many Python frames. A walk along the Python frames of such a call also
-//! finds an address on the C stack: the address of a cframe, or of one of the evaluator's own frames. The native frame
-//! that contains this address is the frame of the evaluator call, whatever the function's name is. Before 3.11, each
-//! call of the evaluator runs one Python frame. So evaluator calls and Python frames are paired one by one, starting at
-//! the innermost.
+//! Since 3.11, one call of the evaluator runs many Python frames. A walk along the Python frames of an evaluator call
+//! also finds an address on the C stack: the address of a cframe, or of one of the evaluator's own frames. The native
+//! frame that contains this address is the frame of the evaluator call, whatever the function's name is. Before 3.11,
+//! each call of the evaluator runs one Python frame. So evaluator calls and Python frames are paired one by one,
+//! starting at the innermost.
 
 use std::ops::Range;
 
@@ -33,8 +33,8 @@ pub(super) struct StackPair<'a> {
 pub(super) enum Agreement {
     /// Each evaluator call is in both the native and the Python stack.
     Complete,
-    /// The native stack has more evaluator calls at the root than the Python stack. The additional calls belong to
-    /// another interpreter, or to the stack below a greenlet.
+    /// The native stack has more evaluator calls at the root than the Python stack. The additional evaluator calls
+    /// belong to another interpreter, or to the stack below a greenlet.
     MoreNative,
     /// Some Python frames belong to no native frame.
     None,
@@ -244,7 +244,7 @@ mod tests {
         let python = [("1", SOMEWHERE), ("2", SOMEWHERE)];
         assert_eq!(merged("aEbEc", &python, false), sure("a1b2c"));
         assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), Agreement::MoreNative));
-        // A function call may be in the main part or in the cold part of the evaluator.
+        // The evaluator's native frame may be in the main part or in the cold part of the evaluator.
         assert_eq!(merged("aCbEc", &python, false), sure("a1b2c"));
     }
 

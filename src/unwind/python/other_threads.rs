@@ -26,9 +26,9 @@
 //! the copy. Second, the sampled function may have another caller at the time of the read than at the time of the
 //! sample.
 //!
-//! The Python frames of all interpreters' threads are read. If a thread has Python states in several interpreters, only
-//! its state in the first listed interpreter is read. Samples of such a thread in another interpreter count as not
-//! read.
+//! The Python frames of the threads of all interpreters are read. If a thread has Python states in several
+//! interpreters, only its state in the first listed interpreter is read. If such a thread is sampled in another
+//! interpreter, its Python frames count as not read.
 
 use std::time::{Duration, Instant};
 
@@ -362,7 +362,8 @@ impl OtherThreads {
         found
     }
 
-    /// Returns the kernel's id of a thread. The thread's id in the C library is stored at the address `identity`.
+    /// Returns the kernel's thread id of one thread. The thread's id in the C library is stored at the address
+    /// `identity`.
     fn number_of(&mut self, identity: u64) -> Option<i32> {
         let thread = self.pages.word(identity)?;
         let mut number = [0; 4];
@@ -492,8 +493,9 @@ impl HeldWords<'_> {
     }
 }
 
-/// Whether a thread with these registers waits in the kernel for a lock that is one of the interpreter's own
-/// variables. Of the locks in the interpreter's variables, only the GIL makes threads wait long.
+/// Whether a thread with these registers waits in the kernel for a lock that is one of the interpreter's own variables.
+/// Such a lock is practically always the GIL, because no other lock in the interpreter's variables makes threads wait
+/// long.
 pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
     let is_within = |interpreter: &Interpreter| {
         registers[FIRST_ARGUMENT_INDEX].wrapping_sub(interpreter.runtime) < interpreter.runtime_bytes
@@ -501,8 +503,8 @@ pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
     interpreter::interpreter().is_some_and(is_within)
 }
 
-/// Whether another thread is finalizing the interpreter. The result is also true if the interpreter's variables cannot
-/// be read.
+/// Whether another thread is finalizing the interpreter. Also returns true if the interpreter's variables cannot be
+/// read.
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     let mut by = [0; 8];
     let is_copied = copy_into(interpreter.runtime + u64::from(interpreter.layout.finalizing), &mut by);

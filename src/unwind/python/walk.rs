@@ -73,8 +73,8 @@ impl InterpreterFrame {
         is_same && (self.version != 0 || unsafe { self.fingerprint.has_same_texts(layout, texts) })
     }
 
-    /// Whether the frame has the same previous frame, code object, position and owner as in the last walk. Does not
-    /// compare the texts of the code object.
+    /// Whether the frame still has the previous frame, code object, position and owner that it had in the last walk.
+    /// Does not compare the texts of the code object.
     ///
     /// # Safety
     /// `at` must be the address of a frame.
@@ -266,8 +266,8 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
     /// addresses, functions and positions. Does not compare the functions' texts.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
-        // For versions before 3.12, a walk compares more fields. To save ten instructions per frame, all offsets of
-        // these versions are passed as constants.
+        // For CPython versions before 3.12, a walk compares more fields. To save ten instructions per frame, all
+        // offsets of these versions are passed as constants.
         match interpreter.layout.version {
             0x0309 => self.are_still_by(const { &Layout::from_headers(0x0309) }, thread),
             0x030a => self.are_still_by(const { &Layout::from_headers(0x030a) }, thread),
@@ -388,7 +388,8 @@ impl PythonWalk {
         thread: u64,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<bool, WalkError> {
-        // Entries of the table refer to texts by index, so all entries must be dropped together with the texts.
+        // The entries of the code table refer to texts by index, so all entries must be dropped together with the
+        // texts.
         if self.texts.are_full() {
             self.table = CodeTable::new().ok_or(WalkError::Memory)?;
             self.texts.clear();
@@ -413,7 +414,7 @@ impl PythonWalk {
     }
 
     /// Returns the number of frames, counted from the root, before the first frame with changed texts. The first
-    /// `joined` frames from the root are the same as in the last walk, except perhaps their texts.
+    /// `joined` frames from the root are the same as in the last walk, except perhaps for their texts.
     #[inline(always)]
     fn count_with_same_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;

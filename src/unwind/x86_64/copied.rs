@@ -106,8 +106,8 @@ impl WalkerState {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], state: LoaderState) {
         let at = CopiedRegisters(registers);
-        // The sampled thread was not executing code in user space. For example, it may have been in the vsyscall page
-        // of an old kernel. An address outside user space is not looked up.
+        // The sampled thread was not executing code in user space. For example, the thread may have been in the
+        // vsyscall page of an old kernel. An address outside user space is not looked up.
         if check_return_address(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;

@@ -1,5 +1,5 @@
-//! Unwinds a frame of a function that has no unwind information and returns soon after its call. The instructions
-//! after the call (the epilogue) show where the caller's frame is.
+//! Unwinds a frame of a function that has no unwind information and will return soon after the call that it made. The
+//! instructions after the call (the epilogue) show where the caller's frame is.
 //!
 //! Code generated at run time often has neither unwind information nor a frame pointer. Some of this code, for example
 //! CPython's trampolines for `perf` and thunks, consists of only a call and an epilogue. The code is read starting at

@@ -3,10 +3,10 @@
 //! per launch: for the system call itself, and for the cache lines and branch predictions that the system call evicts.
 //! The cache works because programs with many coroutines launch from the same few places in each coroutine.
 //!
-//! A path is stored if a walk through a copy took only plain steps and reached the root. For each frame, a path
-//! contains the frame's offset above the first frame, its return address, and its rule. A path does not contain the
-//! address of the stack, so thousands of coroutines with the same frames share one path. A path is stored when it is
-//! walked for the second time.
+//! A path can be stored only if a walk through a copy took only plain steps and reached the root. For each frame, a
+//! path contains the frame's offset above the first frame, its return address, and its rule. A path does not contain
+//! the address of the stack, so thousands of coroutines with the same frames share one path. A path is stored when it
+//! is walked for the second time.
 //!
 //! All stack words that a path reads are on the page that contains our own outermost frame. No thread can unmap that
 //! page without crashing our own code. If a stack's frames extend beyond the page of our own outermost frame, the stack
@@ -28,7 +28,7 @@ use crate::loader_state::LoaderState;
 use crate::memory;
 
 /// Number of cached paths per thread. The cache takes 256 KiB, but a thread touches only the paths that it uses. Only
-/// threads that launch from coroutines have a cache.
+/// threads that launch from coroutines have this cache.
 const PATHS: usize = 128;
 /// Maximum number of frames per path.
 const MAX_PATH_FRAMES: usize = 84;
@@ -143,7 +143,7 @@ fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     (is_plain && is_even(end_of_walk) && is_near && steps.len() <= MAX_PATH_FRAMES).then_some(end_of_walk)
 }
 
-/// End of the page that contains the word below `sp`. Our own frames are on this page, too.
+/// Returns the end of the page that contains the word below `sp`. Our own frames are on this page, too.
 #[inline(always)]
 fn page_end(sp: u64) -> u64 {
     sp.next_multiple_of(PAGE)
@@ -324,7 +324,7 @@ mod tests {
         let (steps, end) = walked(&stack, 6);
         let steps: Vec<_> = steps.iter().map(|step| (step.pc, step.sp)).collect();
         assert_eq!(followed(&paths, &stack, LoaderState::default()), Some((steps, end)));
-        // Another stack with the same contents follows the cached path, too.
+        // A walk of another stack with the same contents also follows the cached path.
         let other = Stack::new(6, 0);
         assert_eq!(followed(&paths, &other, LoaderState::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
         // After an unload, other code may be at the path's code addresses.

@@ -4,8 +4,8 @@
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
 //! that it reads. Suppose that a new walk reaches a state of the last walk, and that all words that the last walk read
 //! between that state and the root are unchanged. Under these two conditions, the rest of the new stack is the same as
-//! the rest of the last stack, step by step. The comparison with the last stack uses no heuristic. Based on this fact,
-//! the cache works as follows:
+//! the rest of the last stack, step by step. The comparison with the last stack uses no heuristic. The cache uses this
+//! property of walks as follows:
 //!
 //! * A new walk must *reach* a state of the last walk. Unchanged words in memory are not enough, because the words of a
 //!   frame often stay unchanged after the frame's function has returned.
@@ -14,11 +14,12 @@
 //! * Words are verified before the walk, in order from the root to the leaf, with loads that do not depend on each
 //!   other. The verification stops at the first changed word. Because the words were verified before, the walk itself
 //!   compares only one stack pointer per frame.
-//! * Frames below the present stack pointer have returned, even if their words are unchanged.
+//! * The functions of frames below the present stack pointer have returned, even if the words of these frames are
+//!   unchanged.
 //! * The newest frames are the first to return, so recording the words of these frames would often be wasted work.
 //!   Therefore a walk's words are recorded only at the next capture, from the root up to the first changed word, and
-//!   only if all older frames are unchanged. So if stacks have no frames in common, a capture with the cache costs no
-//!   more than a walk without the cache, and the cache needs no back-off.
+//!   only if all older frames are unchanged. Therefore, if stacks have no frames in common, a capture with this cache
+//!   costs no more than a walk without it, and the cache needs no back-off.
 //! * Only words of the thread's own stack are stored, because only that stack is sure to stay mapped. Other stacks are
 //!   walked without this cache.
 //! * The instructions of generated code also affect the walk, but this cache does not verify instructions: see

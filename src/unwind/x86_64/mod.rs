@@ -194,8 +194,8 @@ impl Engine {
             }
         }
         self.capture_once(entry, state);
-        // This condition applies to every stack with code that may be replaced, because such a stack is flagged as cut
-        // or guessed.
+        // The flags are not 0 for any stack with code that may be replaced, because such a stack is flagged as cut or
+        // guessed.
         if (self.flags.0 != 0) | (loader_state::latest() != state) {
             self.confirm(entry, state);
         }

@@ -2,17 +2,18 @@
 //! no look-ups in the rule table.
 //!
 //! Without this cache, a walk has to look up a rule by a return address, and needs that rule to find the next return
-//! address. So each load depends on the previous load. In a real program, most of these loads miss the L1 cache,
-//! because the program runs other code between two captures. But programs launch from the same few hundred stacks again
-//! and again. So the rules of a path are stored one after another, each with its return address. The processor then
-//! predicts that the next return address matches the next rule, uses the rule immediately, and verifies the prediction
-//! when the return address has been read. In PyTorch training steps, the cached paths make a capture a quarter faster.
+//! address. Therefore each load has to wait for the result of the previous load. In a real program, most of these loads
+//! miss the L1 cache, because the program runs other code between two captures. But programs launch from the same few
+//! hundred stacks again and again. Therefore the rules of a path are stored one after another, each with its return
+//! address. The processor then predicts that the next return address matches the next rule, uses the rule immediately,
+//! and verifies the prediction when the return address has been read. In PyTorch training steps, the cached paths make
+//! a capture a quarter faster.
 //!
 //! The cache never changes the result of a walk. A cached rule is used only for the address and the loader state for
 //! which it was stored, so it equals the rule in the table. When a walk leaves its cached path at a frame, it looks for
 //! another cached path that starts at this frame. If the cache contains no such path, the walk uses the table for the
-//! rest of the stack. The path from this frame to the root is stored when it is walked for the second time. So a stack
-//! that never recurs costs only one look-up in this cache.
+//! rest of the stack. The path from this frame to the root is stored when it is walked for the second time. Therefore a
+//! stack that never recurs costs only one look-up in this cache.
 
 use super::rule::Rule;
 use crate::loader_state::LoaderState;
@@ -214,8 +215,8 @@ mod tests {
         // After an unload, other code may be at the path's code addresses. After a load, the cached paths remain valid.
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(0, 1)), (0, Some(0)));
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(1, 0)), (12, None));
-        // A path that starts at the same code with another stack pointer counts as another path, because it often
-        // continues differently.
+        // A path that starts at the same code with a different stack pointer counts as a different path, because it
+        // often continues differently.
         assert_eq!(follow(&path_cache, &path(0x1000, 0x6000, 12), state), (0, Some(0)));
     }
 

@@ -22,7 +22,8 @@
 //! stacks that the caller has seen before are inserted. So the cache costs little for stacks that never recur.
 //!
 //! Insertions must be cheap, because a program that begins to launch from new stacks needs many insertions in a short
-//! time. So the words are not sorted, and a new stack overwrites only as much of the evicted stack as it needs.
+//! time. To keep insertions cheap, the words are not sorted, and a new stack overwrites only as much of the evicted
+//! stack as it needs.
 
 use std::ptr::NonNull;
 

@@ -33,12 +33,12 @@ pub(super) struct WalkStep {
 
 impl WalkStep {
     /// Copies the step with one load per word, because the walk has just written the step with one store per word. A
-    /// compiler would prefer wider loads. But a load that is wider than a recent store stalls until the store has left
-    /// the processor's store buffer, which takes 5 ns per frame.
+    /// compiler would prefer wider loads. But a wide load directly after narrower stores stalls until the stores have
+    /// left the processor's store buffer, which takes 5 ns per frame.
     #[inline(always)]
     pub(super) fn by_words(&self) -> Self {
         let read = |word: &u64| {
-            // SAFETY: `word` is a reference, so it is valid to read.
+            // SAFETY: `word` is a reference, so reading through it is valid.
             unsafe { std::ptr::from_ref(word).read_volatile() }
         };
         Self { pc: read(&self.pc), sp: read(&self.sp), bp: read(&self.bp), rule: Rule(read(&self.rule.0)) }
@@ -75,8 +75,8 @@ pub(super) struct Cursor {
     pub(super) bp: u64,
     /// The field is 1 if a signal interrupted the frame's function, and 0 if that function made a call. The field is a
     /// full word because a byte would be slower. A byte would be stored alone but loaded together with its padding. A
-    /// load that is wider than the preceding store stalls until the store has left the store buffer, which takes at
-    /// least 5 ns per frame.
+    /// load that is wider than the preceding store stalls until the store has left the processor's store buffer, which
+    /// takes at least 5 ns per frame.
     exact: u64,
 }
 

@@ -246,8 +246,8 @@ pub(super) struct CachedCode {
     pub(super) version: u32,
     /// The id that this process has given the code object.
     pub(super) number: u32,
-    /// Number of instruction bytes before the first instruction at which a frame of the function is complete. Python
-    /// hides a frame that has not reached this instruction.
+    /// Number of leading instruction bytes during which a frame of the function is not complete yet. Python hides a
+    /// frame that is still at one of these instructions.
     pub(super) traceable: u32,
 }
 
