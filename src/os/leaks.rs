@@ -1,6 +1,6 @@
 //! Registers gpuflame's mappings with a leak checker, such as the leak checker that a sanitizer runs on exit. A leak
 //! checker searches the heap, stacks and variables for pointers, but does not search mappings. If a mapping were not
-//! registered, memory to which only this mapping points would count as leaked, and the process would exit with the
+//! registered, memory to which only this mapping points would count as leaked. The process would then exit with the
 //! sanitizer's exit code.
 
 use std::ffi::c_void;

@@ -1,8 +1,8 @@
 //! Determines the bounds of the stack that a thread was started on.
 //!
 //! Each thread's bounds are queried once, because the stack that a thread was started on stays mapped as long as the
-//! thread runs. Any other stack (a coroutine's, a signal stack) may be unmapped or resized at any moment, so the bounds
-//! of other stacks are neither queried nor cached: see `copy`.
+//! thread runs. Any other stack (a coroutine's stack or a signal stack) may be unmapped or resized at any moment.
+//! Therefore the bounds of other stacks are neither queried nor cached: see `copy`.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 

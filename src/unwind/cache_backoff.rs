@@ -169,9 +169,9 @@ pub(super) fn count_hit(hits: &mut u8) {
     *hits = (*hits + 1).min(MAX_HITS);
 }
 
-/// Chooses the slot for a new entry with the tag `tag` in one set of a cache: a free slot (tag 0) if there is one,
-/// otherwise the slot whose entry has the lowest hit count. Returns the index of the slot. Also returns whether the new
-/// entry evicts an entry that was never hit.
+/// Chooses the slot for a new entry with the tag `tag` in one set of a cache. Chooses a free slot (tag 0) if there is
+/// one, otherwise the slot whose entry has the lowest hit count. Returns the index of the slot. Also returns whether
+/// the new entry evicts an entry that was never hit.
 pub(super) fn choose_way<const WAYS: usize>(
     tags: &mut [u32; WAYS],
     hits: &mut [u8; WAYS],

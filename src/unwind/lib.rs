@@ -60,7 +60,7 @@
 //!   `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`, and compared with libgcc by
 //!   `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`.
 //! - **7.** A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at the
-//!   first gap, at most 8 MiB later. A capture copies at most 16 MiB in total. Statement 7 is tested by
+//!   first unreadable page, at most 8 MiB later. A capture copies at most 16 MiB in total. Statement 7 is tested by
 //!   `words_are_read_from_the_red_zone_to_the_first_unreadable_page` and `a_capture_copies_at_most_its_limit` of
 //!   `copy`.
 //! - **8.** A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a

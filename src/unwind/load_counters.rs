@@ -14,10 +14,10 @@
 //!               | namespaces in use | lock | lock that dl_iterate_phdr holds | [lock] | ever loaded: u64 | …
 //! ```
 //!
-//! A thread that runs code of a newly loaded object has synchronized with the thread that loaded the object, and so
-//! sees the new values of the counters. For namespaces other than the program's (`dlmopen`), the counters count loads,
-//! but not unloads. Therefore, while a namespace other than the program's contains objects, every capture queries the
-//! loader.
+//! If a thread runs code of a newly loaded object, it has synchronized with the thread that loaded the object.
+//! Therefore this thread sees the new values of the counters. For namespaces other than the program's (`dlmopen`), the
+//! counters count loads, but not unloads. Therefore, while a namespace other than the program's contains objects, every
+//! capture queries the loader.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

@@ -2,10 +2,10 @@
 //! generated at run time, or its file was mapped by hand.
 //!
 //! A capture writes a note if it reaches an address in code outside all objects and the rule table has no rule for the
-//! address. Captures write one note per page and loader state. Because captures run inside callbacks, writing a note
-//! takes no lock and allocates nothing: notes are written to a ring of fixed size, which the module map reads. If the
-//! ring is full, the note is counted as lost. The next capture that reaches an address without a rule on the same page
-//! tries again to write the note.
+//! address. Captures write one note per page and loader state. Captures run inside callbacks, so writing a note must
+//! take no lock and allocate nothing. Therefore notes are written to a ring of fixed size, which the module map reads.
+//! If the ring is full, the note is counted as lost. The next capture that reaches an address without a rule on the
+//! same page tries again to write the note.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -37,8 +37,8 @@ pub(super) struct Exports<'a> {
 }
 
 impl<'a> Exports<'a> {
-    /// Finds the symbol tables of `object`. Returns `None` if the object exports nothing, or if it has no hash table
-    /// in GNU's format, but only one in the format that was usual before 2006.
+    /// Finds the symbol tables of `object`. Returns `None` if the object exports nothing, or if its only hash table has
+    /// the format that was usual before 2006 (instead of GNU's format).
     pub(super) fn read(object: &'a Object) -> Option<Self> {
         let dynamic = object.dynamic()?;
         let entry = |tag: u64| {

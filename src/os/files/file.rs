@@ -2,7 +2,7 @@
 //! files as drafts, with the permissions of [`set_file_mode`], and rename the drafts once they are complete. Symbolic
 //! links at temporary and final names are never followed. Therefore a file with a final name is always complete, and a
 //! failed write leaves no file. Recordings are the only exception: they are written under their final name from the
-//! start, because even an incomplete recording can be read if the process is killed.
+//! start. If the process is killed, even an incomplete recording can be read.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};

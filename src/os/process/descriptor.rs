@@ -1,8 +1,8 @@
 //! Protects files that gpuflame keeps open. The host program may close any descriptor (`for (i = 3; i < 256; i++)
 //! close(i)`). If the host closed one of gpuflame's descriptors, the next file that the host opens would get the same
-//! number, and gpuflame would write its output into that file. Therefore gpuflame moves its files to high descriptor
-//! numbers, which loops like this one do not reach. Before each write, gpuflame checks whether the descriptor still
-//! refers to gpuflame's file.
+//! number. gpuflame would then write its output into the host's file. Therefore gpuflame moves its files to high
+//! descriptor numbers, which loops like this one do not reach. Before each write, gpuflame checks whether the
+//! descriptor still refers to gpuflame's file.
 //!
 //! Directly after a file is opened, it is not protected yet. The kernel assigns the lowest free descriptor number, and
 //! the file has this number until gpuflame moves the file to a higher number. A file that gpuflame only reads (in

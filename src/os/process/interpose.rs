@@ -1,5 +1,5 @@
 //! Replaces functions of a loaded library with gpuflame's functions ("interposes on" them). The replacement applies to
-//! callers that look up the functions after the replacement, and to callers for which the dynamic linker has already
+//! two kinds of callers: those that look up the functions later, and those for which the dynamic linker has already
 //! stored the functions' addresses.
 //!
 //! ```text

@@ -2,10 +2,9 @@
 //!
 //! Some sandboxes observe which system calls a program makes when it starts, and later allow only these calls with a
 //! seccomp filter. Therefore every kind of system call is made before set-up ends, in a form that has no effect. The
-//! sandbox then also allows these calls after set-up. If a filter is already active and kills the process for such a
-//! call, the process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system
-//! calls that gpuflame makes. This module makes the system calls that the session needs but that no other set-up code
-//! makes.
+//! sandbox then also allows these calls after set-up. If an active filter kills the process for one of these calls, the
+//! process dies at the start of the run and not at its end. `docs/inside-the-process.md` lists all system calls that
+//! gpuflame makes. This module makes the system calls that the session needs but that no other set-up code makes.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};

@@ -332,9 +332,9 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Returns the symbol to which the program and its libraries resolve the name. The symbol's address may differ from
-/// the address in the library that defines it, because a program that is not position-independent has its own copies
-/// of libraries' variables.
+/// Returns the symbol to which the program and its libraries resolve the name. The symbol's address may differ from its
+/// address in the library that defines it. The reason is that a program that is not position-independent has its own
+/// copies of libraries' variables.
 fn resolve_symbol(name: &str) -> Option<ExportedSymbol> {
     let mut found = None;
     loader::visit(|object| {

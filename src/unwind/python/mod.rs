@@ -31,8 +31,8 @@
 //!
 //! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once this flag is
 //!    set, only the finalizing thread's frames are read. During finalization, a walk may in rare cases still read freed
-//!    memory. A walk takes about 50 ns. If the kernel preempts a thread in the middle of a walk, the interpreter may
-//!    set the flag and unmap the thread's frames before the thread continues.
+//!    memory. A walk takes about 50 ns. But the kernel may preempt a thread in the middle of a walk. Before the thread
+//!    continues, the interpreter may set the flag and unmap the thread's frames.
 
 mod code;
 mod interpreter;

@@ -8,15 +8,15 @@
 //!
 //! 2. After the reads, the thread's stack is compared with the copy. In this comparison, native frames on the leaf side
 //!    of the innermost evaluator call may differ. If all other frames are the same, the thread is still in that
-//!    evaluator call. Since 3.11, the native frame of the innermost evaluator call may also differ if an address in the
-//!    innermost function's instructions is in a register, or in the copy up to the end of that frame. An address in the
-//!    function's instructions shows that the thread executed this function when the thread was sampled. The native
-//!    frame of the innermost evaluator call differs if the thread has continued to run between the sample and the
-//!    reads.
+//!    evaluator call. Since 3.11, the native frame of the innermost evaluator call may also differ, under one
+//!    condition: an address in the innermost function's instructions is in a register, or in the copy up to the end of
+//!    that native frame. An address in the function's instructions shows that the thread executed this function when
+//!    the thread was sampled. The native frame of the innermost evaluator call differs if the thread has continued to
+//!    run between the sample and the reads.
 //!
-//! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address
-//!    of the innermost Python frame must be in a register, or in the copy up to the end of the native frame of the
-//!    evaluator call.
+//! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. Therefore the
+//!    address of the innermost Python frame must be in a register, or in the copy up to the end of the evaluator call's
+//!    native frame.
 //!
 //! 4. Each evaluator call in the copied stack has Python frames, and each Python frame belongs to an evaluator call.
 //!

@@ -1,8 +1,8 @@
 //! Reads memory through pointers that may be corrupted.
 //!
-//! Memory on a page is read in place only after the kernel has reported the page as readable. Before the kernel has
+//! Memory on a page is read in place only after the kernel has reported the page as readable. Until the kernel has
 //! reported a page as readable, memory on this page is read through a copy that the kernel makes
-//! (`memory::copy_mapped`), which fails for unmapped memory. A page that was readable may be unmapped later. But an
+//! (`memory::copy_mapped`). The copy fails for unmapped memory. A page that was readable may be unmapped later. But an
 //! intact chain of frames never leads to an unmapped page, because Python does not free memory that is part of the
 //! chain. One risk remains: a corrupted chain may lead to an unmapped page on which frames once were.
 

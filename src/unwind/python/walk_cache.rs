@@ -1,16 +1,16 @@
 //! A cache of the thread's earlier Python walks. Each cached walk is identified by an index.
 //!
 //! Most programs launch from the same few hundred places again and again. If the thread's frames are the same as in a
-//! cached walk, the walk's index identifies the whole stack, and no frame has to be looked up or hashed. A cached walk
-//! is compared with memory frame by frame, starting at the innermost frame. If a frame is unchanged, the next outer
-//! frame may be read.
+//! cached walk, the walk's index identifies the whole stack. In this case, no frame has to be looked up or hashed. A
+//! cached walk is compared with memory frame by frame, starting at the innermost frame. If a frame is unchanged, the
+//! next outer frame may be read.
 //!
-//! A frame that is part of several walks is stored only once, as in a tree, so a look-up reads mostly the same memory
-//! as the previous look-up. A look-up first compares the predicted walk. The predicted walk is the walk that followed
-//! when the previous two walks and the native frames were last the same as now. If the prediction is wrong, the look-up
-//! compares the walks whose innermost frame has the same address and position as the thread's innermost frame. At most
-//! one walk is inserted per eight look-ups, and insertions become rarer while inserted walks are never hit. So the
-//! cache costs little in programs whose walks do not repeat.
+//! A frame that is part of several walks is stored only once, as in a tree. Therefore a look-up reads mostly the same
+//! memory as the previous look-up. A look-up first compares the predicted walk. The predicted walk is the walk that
+//! followed when the previous two walks and the native frames were last the same as now. If the prediction is wrong,
+//! the look-up compares the walks whose innermost frame has the same address and position as the thread's innermost
+//! frame. At most one walk is inserted per eight look-ups, and insertions become rarer while inserted walks are never
+//! hit. So the cache costs little in programs whose walks do not repeat.
 
 use std::ptr::NonNull;
 

@@ -1,7 +1,8 @@
 //! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along a cached
 //! path reads the stack in place, instead of copying it through the kernel (`unwind::copy`). A copy takes at least 2 us
-//! per launch: for the system call itself, and for the cache lines and branch predictions that the system call evicts.
-//! The cache works because programs with many coroutines launch from the same few places in each coroutine.
+//! per launch. This is the time for the system call itself, and for reloading the cache lines and branch predictions
+//! that the system call evicts. The cache works because programs with many coroutines launch from the same few places
+//! in each coroutine.
 //!
 //! A path can be stored only if a walk through a copy took only plain steps and reached the root. For each frame, a
 //! path contains the frame's offset above the first frame, its return address, and its rule. A path does not contain

@@ -8,8 +8,8 @@
 //! * The rules are checked in the first capture of a stack with generated code, and then at intervals of up to 4,096
 //!   captures. Each check that finds no replaced code doubles the interval.
 //! * While a thread's stacks are suspicious, the rules are checked 64 times as often as otherwise. A stack is
-//!   suspicious if its walk fails at or after generated code. A stack is also suspicious if its walk arrives from
-//!   generated code at an address without a rule. (An outdated rule leads into the middle of a frame.)
+//!   suspicious if its walk fails at or after generated code. A stack is also suspicious if its walk goes from
+//!   generated code to an address without a rule, because an outdated rule leads into the middle of a frame.
 //! * After a check that found replaced code, the rules are also checked in the next capture.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other

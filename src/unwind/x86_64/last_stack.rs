@@ -91,8 +91,8 @@ pub(super) struct LastStack {
 struct FrameState {
     bp: u64,
     /// The lower half is the number of words that the steps from this frame to the root read, not counting the return
-    /// addresses. The upper half has three flags: whether `bp` affects any of these steps, whether any of these steps
-    /// is a guess, and whether any of these frames is in code that may be replaced.
+    /// addresses. The upper half has three flags for the steps from this frame to the root: whether `bp` affects a
+    /// step, whether a step is a guess, and whether a frame is in code that may be replaced.
     rest: u64,
 }
 

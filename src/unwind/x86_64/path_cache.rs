@@ -5,9 +5,9 @@
 //! address. Therefore each load has to wait for the result of the previous load. In a real program, most of these loads
 //! miss the L1 cache, because the program runs other code between two captures. But programs launch from the same few
 //! hundred stacks again and again. Therefore the rules of a path are stored one after another, each with its return
-//! address. The processor then predicts that the next return address matches the next rule, uses the rule immediately,
-//! and verifies the prediction when the return address has been read. In PyTorch training steps, the cached paths make
-//! a capture a quarter faster.
+//! address. The processor then predicts that the next return address matches the next rule, and uses the rule
+//! immediately. The processor verifies the prediction when the return address has been read. In PyTorch training steps,
+//! the cached paths make a capture a quarter faster.
 //!
 //! The cache never changes the result of a walk. A cached rule is used only for the address and the loader state for
 //! which it was stored, so it equals the rule in the table. When a walk leaves its cached path at a frame, it looks for

@@ -82,7 +82,8 @@ impl Rule {
     }
 
     /// Returns the [`Frame`] for the address `pc` with the epoch of this rule. Like a step, this function has no
-    /// branch: rules and frames have the epoch in the same bits, and the bit EX of the rule only has to be shifted.
+    /// branch. No branch is needed, because rules and frames have the epoch in the same bits, and the bit EX of the
+    /// rule only has to be shifted.
     #[inline(always)]
     pub(super) fn frame(self, pc: u64) -> Frame {
         const EXACT_FRAME: u64 = Frame::native_exact(0, ModuleEpoch(0)).0;
@@ -193,13 +194,13 @@ impl Rule {
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
-    /// Returns this rule, with the bit EX set if `is_exact`, that is, if the frame's address is that of an interrupted
-    /// instruction and not a return address.
+    /// Returns this rule, with the bit EX set if `is_exact`. In that case, the frame's address is the address of an
+    /// interrupted instruction and not a return address.
     pub(super) fn at_exact(self, is_exact: bool) -> Self {
         if is_exact { Self(self.0 | EXACT) } else { self }
     }
 
-    /// Whether the frame's address is that of an interrupted instruction, and not a return address.
+    /// Whether the frame's address is the address of an interrupted instruction, and not a return address.
     pub(super) fn is_exact(self) -> bool {
         self.0 & EXACT != 0
     }

@@ -2,10 +2,10 @@
 //! stack read.
 //!
 //! The result of a walk depends only on its starting state, on the unwind rules, and on the words that it reads (see
-//! `last_stack`). So if a capture starts in the same state as an earlier walk, and the words that the earlier walk read
-//! are unchanged, then the present stack equals the earlier stack. An equal stack need not be walked again, and the
-//! caller can use the index that it got when the earlier stack was cached. The cache is useful because programs launch
-//! from the same few hundred stacks again and again.
+//! `last_stack`). Therefore, if a capture starts in the same state as an earlier walk, and the words that the walk read
+//! are unchanged, the present stack equals the earlier stack. An equal stack need not be walked again, and the caller
+//! can use the index that it got when the earlier stack was cached. The cache is useful because programs launch from
+//! the same few hundred stacks again and again.
 //!
 //! Only a hash of the words' values is stored, not the values. Therefore a look-up reads two bytes of cached data per
 //! word; a walk with `last_stack` and `path_cache` reads thirty bytes per word. Reading less data matters because the
@@ -15,11 +15,12 @@
 //! million look-ups of such stacks per second, the hash mistakes one stack for another once in 500,000 years.
 //!
 //! Cached stacks that have the same starting state are distinguished by their hashes. To compute fewer hashes, a
-//! look-up considers only stacks with the caller's hint (what is launched), and computes one hash for all stacks that
-//! have their words at the same addresses. The look-up begins with the expected stack. The expected stack is the stack
-//! that was hit next when the previous stack was last hit. While more than four fifths of the comparisons fail, only
-//! one look-up in sixteen is made. Insertions stop while they cost more than hits save (see `cache_backoff`), and only
-//! stacks that the caller has seen before are inserted. So the cache costs little for stacks that never recur.
+//! look-up considers only stacks with the caller's hint (for example, the launched kernel's address). The look-up
+//! computes one hash for all stacks that have their words at the same addresses. The look-up begins with the expected
+//! stack. The expected stack is the stack that was hit next when the previous stack was last hit. While more than four
+//! fifths of the comparisons fail, only one look-up in sixteen is made. Insertions stop while they cost more than hits
+//! save (see `cache_backoff`), and only stacks that the caller has seen before are inserted. So the cache costs little
+//! for stacks that never recur.
 //!
 //! Insertions must be cheap, because a program that begins to launch from new stacks needs many insertions in a short
 //! time. To keep insertions cheap, the words are not sorted, and a new stack overwrites only as much of the evicted

@@ -35,7 +35,7 @@ const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
 /// Multiplier of the hash that selects a key's home slot. The multiplier is shifted by 16 bits, so that the hash does
-/// not depend on the key's tag, and a walk can compute the hash before it has loaded the tag.
+/// not depend on the key's tag. Therefore a walk can compute the hash before it has loaded the tag.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]

@@ -11,13 +11,14 @@
 //!
 //! Therefore a function is never shown under the name of a freed function that was at the same address. Before CPython
 //! 3.12, there is one exception: a function may get the name of a freed function. Before CPython 3.12, a new function
-//! is mistaken for a freed function if both have the same name, file and first line, their parts have the same
-//! addresses, and their line tables differ only in words that are not compared.
+//! is mistaken for a freed function if three conditions hold: they have the same name, file and first line; their parts
+//! have the same addresses; their line tables differ only in words that are not compared.
 //!
-//! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). gpuflame does not use
-//! a watcher, because a thread that holds the GIL would have to register it, once per interpreter. To run on a thread
-//! that holds the GIL, gpuflame would need a pending call (`Py_AddPendingCall`), which runs in the middle of the
-//! program's code at an unpredictable time. Comparing the object's contents needs neither a watcher nor the GIL.
+//! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). But a thread that
+//! holds the GIL would have to register the watcher, once per interpreter. Therefore gpuflame uses no watcher. To run
+//! on a thread that holds the GIL, gpuflame would need a pending call (`Py_AddPendingCall`). A pending call runs at an
+//! unpredictable time, in the middle of the program's code. Comparing the object's contents needs neither a watcher nor
+//! the GIL.
 //!
 //! When a walk reaches a new code object, the object is copied through the kernel, the type of each part is checked,
 //! and a description is stored. Later walks read the object's name, file and line table in place, but only if the
