@@ -132,7 +132,7 @@ pub fn remove_temporary_files() {
 }
 
 /// Removes the file of an entry that is no longer in the table, if this process owns the file. The memory of the entry
-/// is leaked.
+/// is never freed.
 fn remove_file_of_entry(own: *mut TemporaryPath) {
     // SAFETY: `own` is null, or points to the memory of a box. After the entry was removed from the table, no code
     // frees the entry's memory.
@@ -516,8 +516,8 @@ impl Claim {
         Ok(Self { path, _temporary })
     }
 
-    /// Whether a process has claimed the name of this file. If that process has ended, removes the claim and returns
-    /// false.
+    /// Whether a process has claimed the name of this file. If the process that made the claim has ended, removes the
+    /// claim and returns false.
     pub fn is_claimed(target: &Path) -> bool {
         let path = claim_path(target);
         path.symlink_metadata().is_ok() && !remove_dead_claim(&path)

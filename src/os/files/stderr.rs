@@ -285,8 +285,8 @@ fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether at most half of the pipe's capacity is used. If more than half is used, the pipe may already be full,
-/// because its pages may be only partly filled.
+/// Whether at most half of the pipe's capacity is used. If more than half of the capacity is used, the pipe may already
+/// be full, because its pages may be only partly filled.
 fn pipe_has_room(number: c_int) -> bool {
     let mut held: c_int = 0;
     // SAFETY: FIONREAD writes one int to a variable of this type, and F_GETPIPE_SZ takes no pointer.

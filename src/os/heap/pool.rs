@@ -334,7 +334,8 @@ mod tests {
             assert!(bytes.iter().all(|byte| *byte == size as u8), "{size} bytes");
         };
         for turn in 0..60_000 {
-            // Allocate many blocks and free most of them, several times in turn.
+            // For 10,000 turns, allocations are more frequent than frees. For the next 10,000 turns, frees are more
+            // frequent.
             if live.is_empty() || next(8) < if turn % 20_000 < 10_000 { 5 } else { 3 } {
                 let size = 1 << next(16);
                 let block = pool.allocate(class_of(size)).unwrap();

@@ -56,7 +56,7 @@ fn has_signal_frame(inside: usize, at: usize) -> bool {
         let bytes = size_of_val(&words).min(inside - from);
         let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: bytes };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: bytes };
-        // SAFETY: the kernel writes at most the length of `words`, and checks the other address itself.
+        // SAFETY: the kernel writes at most as many bytes as `words` has, and checks the source address itself.
         let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
         let is_unmapped =
             || std::io::Error::last_os_error().raw_os_error().is_some_and(|error| error == libc::EFAULT);

@@ -35,7 +35,7 @@ struct ModuleSearch {
 /// The arguments must be those that `dl_iterate_phdr` passes to its callback, and `search` must point to a
 /// [`ModuleSearch`].
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `ModuleId::containing` passed this pointer, and nothing else uses the search during this call.
+    // SAFETY: `ModuleId::containing` passed this pointer, and no other code uses the search during this call.
     let search = unsafe { &mut *search.cast::<ModuleSearch>() };
     // SAFETY: the linker passes a valid description.
     let info = unsafe { &*info };
@@ -69,7 +69,7 @@ pub fn is_readable(address: usize) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: 1 };
-    // SAFETY: the kernel writes one byte to `byte`, and checks the other address itself.
+    // SAFETY: the kernel writes one byte to `byte`, and checks the source address itself.
     unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == 1 }
 }
 

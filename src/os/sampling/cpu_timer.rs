@@ -385,7 +385,7 @@ fn copy_memory(from: u64, to: *mut u8, bytes: usize) -> usize {
         (at, count) = (at + length, count + 1);
     }
     let local = libc::iovec { iov_base: to.cast(), iov_len: bytes };
-    // SAFETY: the kernel writes at most `bytes` to `to`, and checks the other addresses itself.
+    // SAFETY: the kernel writes at most `bytes` bytes to `to`, and checks the source addresses itself.
     let read = unsafe {
         libc::process_vm_readv(libc::getpid(), &local, 1, pieces.as_ptr(), count as libc::c_ulong, 0)
     };

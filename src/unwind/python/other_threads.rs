@@ -373,7 +373,7 @@ impl OtherThreads {
         is_copied.then(|| i32::from_ne_bytes(number)).filter(|number| *number > 0)
     }
 
-    /// Merges the Python frames that [`OtherThreads::read`] has read with the native frames of the sample, and returns
+    /// Merges the native frames of the sample with the Python frames that [`OtherThreads::read`] has read, and returns
     /// the merged stack. If the stack is in Python code, but its Python frames were not read, a label replaces the
     /// evaluator's frames.
     pub fn merge(
@@ -397,8 +397,8 @@ impl OtherThreads {
         (&self.merged[..count], result)
     }
 
-    /// Merges the Python frames that were read with the native frames, and returns the number of merged frames.
-    /// Returns `None` if the Python frames do not fit the native stack.
+    /// Merges the native frames with the Python frames that were read, and returns the number of merged frames. Returns
+    /// `None` if the Python frames do not fit the native stack.
     #[inline(never)]
     fn merge_read(
         &mut self,
