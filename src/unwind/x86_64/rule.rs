@@ -7,12 +7,12 @@
 //! +------+--------------+----+----+---------------+---------------------------------+
 //! ```
 //!
-//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is `rsp
-//! + offset`, or `rbp + offset` if the bit BP is set. The return address is at `CFA - 8`. If k is greater than 1, the
-//! frame saved rbp at `CFA - 8k`; if k is 1, it did not save rbp. Because k is at least 1, the word at `CFA - 8k` is
-//! always readable, so the walk reads it without a branch. The other kinds of rules cover the remaining code. The
-//! module epoch is the epoch of the object that contains the code. A [`Frame`] contains the epoch in the same bits. The
-//! bit EX is never set in a rule of the table. A walk sets EX in its own copy of the rule if the frame's function was
+//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is
+//! `rsp + offset`, or `rbp + offset` if the bit BP is set. The return address is at `CFA - 8`. If k is greater than 1,
+//! the frame saved rbp at `CFA - 8k`; if k is 1, it did not save rbp. Because k is at least 1, the word at `CFA - 8k`
+//! is always readable, so the walk reads it without a branch. The other kinds of rules cover the remaining code. The
+//! module epoch is the epoch of the object that contains the code. A [`Frame`] contains the epoch in the same bits. In
+//! the table, the bit EX of a rule is never set. A walk sets EX in its own copy of the rule if the frame's function was
 //! interrupted by a signal instead of making a call.
 
 use super::epilogue::Epilogue;

@@ -70,10 +70,9 @@ impl WordOffsets {
     /// Packs the offsets. `second` and `third` are the offsets of two words of the name's letters. Together with the
     /// first word, the words at these two offsets contain the whole name. The words `second` and `third` are needed if
     /// Python has not computed the name's hash, as is often the case in 3.11. If Python has computed the name's hash,
-    /// both offsets are
-    /// 0. `end_of_lines` is the offset of the line table's last word. `texts` is the index of the pair in [`CodeTexts`]
-    /// that contains the path. If Python has not computed the name's hash, and the name is longer than three words, the
-    /// same pair also contains the name.
+    /// both offsets are zero. `end_of_lines` is the offset of the line table's last word. `texts` is the index of the
+    /// pair in [`CodeTexts`] that contains the path of the file. If Python has not computed the name's hash, and the
+    /// name is longer than three words, the same pair also contains the name.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
