@@ -1,7 +1,7 @@
 //! Calls a function when a Python interpreter that runs a whole program ends, as in `python train.py`. After an
 //! uncaught KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its
-//! own process. So the C library's exit handlers do not run after an uncaught KeyboardInterrupt. Only CPython's own
-//! exit callbacks (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
+//! own process. Therefore the C library's exit handlers do not run after an uncaught KeyboardInterrupt. Only CPython's
+//! own exit callbacks (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
 //!
 //! A program that embeds CPython may finalize the interpreter and continue to run. The stack shows whether the program
 //! ends together with the interpreter. If the program ends with the interpreter, the stack contains one of the few

@@ -145,7 +145,7 @@ impl GrowingFile {
     }
 
     /// Makes the writing thread create the file, if the file does not exist yet. Call this function when there are rows
-    /// that must survive the end of the process. Does not wait for the file system.
+    /// that must survive the end of the process. This function does not wait for the file system.
     pub fn create_file(&self) {
         let mut state = self.0.state.lock();
         if !std::mem::replace(&mut state.is_needed, true) {
@@ -173,7 +173,7 @@ impl GrowingFile {
         self.wait_until(&mut state, patience, &|state| state.bytes == 0 && state.file.is_some());
     }
 
-    /// If the file is needed, waits until it exists. If the file does not exist after `patience`, abandons it.
+    /// If the file is needed, waits until the file exists. If the file does not exist after `patience`, abandons it.
     pub fn wait_until_created(&self, patience: Duration) {
         let mut state = self.0.state.lock();
         if state.is_needed {

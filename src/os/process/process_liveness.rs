@@ -46,8 +46,8 @@ impl ThreadIdentity {
         })
     }
 
-    /// Whether the thread is still running. Returns `None` if this cannot be determined, because the thread ran on
-    /// another machine or in another container.
+    /// Whether the thread is still running. Returns `None` if this is unknown because the thread ran on another machine
+    /// or in another container.
     pub fn is_alive(&self) -> Option<bool> {
         let is_here = !self.boot.is_empty() && self.boot == boot_id() && self.namespace == pid_namespace();
         is_here.then(|| start_time(self.process, self.thread) == Some(self.started))
@@ -56,7 +56,7 @@ impl ThreadIdentity {
 
 /// Returns the start time of a thread, which distinguishes the thread from an ended thread that had the same id.
 fn start_time(process: u32, thread: u32) -> Option<u64> {
-    // In `stat`, the state is field 3 and the start time is field 22.
+    // In the thread's `stat` file, the state is field 3 and the start time is field 22.
     let stat = threads::read_stat(process, thread as i32)?;
     let mut fields = stat.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {

@@ -96,8 +96,8 @@ impl ThreadKey {
 }
 
 /// Threads that exist only because of gpuflame: gpuflame's own threads, and the threads that the tracer (CUPTI) created
-/// after gpuflame was loaded. If the table of these threads is full, additional threads of gpuflame count as threads of
-/// the program.
+/// after gpuflame was loaded. If the table of these threads is full, additional threads of gpuflame or the tracer count
+/// as threads of the program.
 static OUR_THREADS: [ThreadSlot; 256] =
     [const { ThreadSlot { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
 

@@ -18,8 +18,8 @@
 //! 1. Frames are read only if the layout of this CPython version is known. If the interpreter publishes its layout in a
 //!    table, the table must match the version (`layout`).
 //!
-//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames is
-//!    corrupted, the only effect is that the walk ends and Python frames are no longer recorded.
+//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). Therefore, if the chain of
+//!    frames is corrupted, the only effect is that the walk ends and Python frames are no longer recorded.
 //!
 //! 3. A code object, its name, file and line table must have the expected types. When a walk first reaches a code
 //!    object, the objects' type addresses are compared with the expected addresses (`code`).
@@ -91,16 +91,16 @@ struct PythonState {
 /// Result of a walk along the Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkOutcome {
-    /// The frames are the same as in the cached walk with this index. The stored frames of the last walk are not
+    /// The Python frames are the same as in the cached walk with this index. The stored frames of the last walk are not
     /// replaced.
     Cached(usize),
-    /// The frames are the same as in the previous walk.
+    /// The Python frames are the same as in the previous walk.
     Unchanged,
-    /// The frames differ from those of the previous walk.
+    /// The Python frames differ from the frames of the previous walk.
     Changed,
     /// The thread has no Python frame, because it does not belong to Python, or runs no Python code at this moment.
     NoFrames,
-    /// The frames could not be read, because their chain is corrupted, or because the kernel refused memory.
+    /// The Python frames could not be read, because their chain is corrupted, or because the kernel refused memory.
     Unreadable,
 }
 

@@ -20,11 +20,11 @@
 //!
 //! 4. Each evaluator call in the copied stack has Python frames, and each Python frame belongs to an evaluator call.
 //!
-//! If the thread launches GPU work after the sample, its stack changes. Therefore the Python frames of a launch after
-//! the sample are never used. Two errors remain possible. Both errors affect only the frames within one evaluator call.
-//! First, the sampled function may return before the read, while the address of the next function's frame is still in
-//! the copy. Second, the sampled function may have another caller at the time of the read than at the time of the
-//! sample.
+//! If the thread launches GPU work after the sample, the thread's stack changes. Therefore the Python frames of a
+//! launch after the sample are never used. Two errors remain possible. Both errors affect only the frames within one
+//! evaluator call. First, the sampled function may return before the read, while the address of the next function's
+//! frame is still in the copy. Second, the sampled function may have another caller at the time of the read than at the
+//! time of the sample.
 //!
 //! The Python frames of the threads of all interpreters are read. If a thread has Python states in several
 //! interpreters, only its state in the first listed interpreter is read. If such a thread is sampled in another
@@ -92,7 +92,7 @@ pub struct OtherThreads {
 /// Result of merging the Python frames of a sample with its native frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampledPython {
-    /// The stack is not in Python code.
+    /// The sampled stack is not in Python code.
     NoFrames,
     /// The Python frames of the stack were read and merged.
     Read,
@@ -204,7 +204,7 @@ impl OtherThreads {
         Some(now)
     }
 
-    /// Reads the frames of the thread with this Python state, calls `between`, and reads the frames again.
+    /// Reads the Python frames of the thread with this state, calls `between`, and reads the frames again.
     fn read_state_twice(
         &mut self,
         interpreter: &Interpreter,
@@ -228,7 +228,7 @@ impl OtherThreads {
         Some(())
     }
 
-    /// Fills `items` with the frames that were read.
+    /// Fills `items` with the Python frames that were read.
     #[inline(never)]
     fn name_frames(
         &mut self,

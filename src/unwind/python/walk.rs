@@ -1,8 +1,8 @@
 //! Walks the Python frames of the calling thread, from the innermost frame outwards.
 //!
 //! Only the calling thread pushes and pops its own Python frames. During a walk, the thread is inside a function call,
-//! and each frame holds a reference to its code object. So the frames do not change during a walk, even if another
-//! thread holds the GIL.
+//! and each frame holds a reference to its code object. Therefore the frames do not change during a walk, even if
+//! another thread holds the GIL.
 //!
 //! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last walk,
 //! the stored frames are only compared with memory. If the innermost frame differs, new frames are followed until they

@@ -3,8 +3,8 @@
 //! The table uses open addressing over 16-byte slots `{key, rule}`. The lower 48 bits of a key are the *look-up pc*.
 //! For a return address, the look-up pc is the return address itself. For an interrupted instruction, the look-up pc is
 //! the instruction's address plus one. (Walks look up no address beyond 2^47.) The upper 16 bits of the key are the low
-//! 16 bits of the loader's unload count. So an unload immediately invalidates every older rule, and the slots of older
-//! rules become free for reuse. No thread waits for another thread, because of the following protocol:
+//! 16 bits of the loader's unload count. Therefore an unload immediately invalidates every older rule, and the slots of
+//! older rules become free for reuse. No thread waits for another thread, because of the following protocol:
 //!
 //! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims the
 //!   slot even if the slot already has the right key and the writer only replaces an *unknown* rule by a better rule.
