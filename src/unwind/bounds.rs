@@ -65,8 +65,8 @@ fn main_stack() -> Option<StackBounds> {
     let size = if known { limit.rlim_cur.min(MAX_MAIN_STACK_BYTES) } else { MAX_MAIN_STACK_BYTES };
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
-    // If a thread other than the main thread has forked, the id of the child's only thread equals the process id. So
-    // the child's thread looks like a main thread, but does not run on the main stack.
+    // If a thread other than the main thread has forked, the id of the child's only thread equals the process id.
+    // Therefore the child's thread looks like a main thread, but does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 

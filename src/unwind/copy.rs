@@ -13,8 +13,8 @@
 //! Only the part of the stack that the walk needs is copied. The first copy is as large as the part of the stack that
 //! the last walk used. If the copy is too short, its size is doubled until the walk ends. Each copy extends to the end
 //! of a page, because copying a whole page costs no more than copying a part of it. The end of a stack is assumed to be
-//! at the first unreadable page, or after 8 MiB. So a capture makes at most 14 system calls to copy a stack, and nearly
-//! always only one.
+//! at the first unreadable page, or after 8 MiB. Therefore a capture makes at most 14 system calls to copy a stack, and
+//! nearly always only one.
 
 use std::ptr::NonNull;
 

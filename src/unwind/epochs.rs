@@ -7,8 +7,8 @@
 //! epochs. Therefore address and epoch together identify the object of a frame, even if the frame is resolved much
 //! later. Two captures of the same stack are equal even if other objects were loaded or unloaded between the captures.
 //! An object that is loaded again at the same address gets its old epoch. (An object is identified by its address
-//! range, path and build id. Function names depend only on these three values. So two loads with the same range, path
-//! and build id have the same function names.)
+//! range, path and build id. Function names depend only on these three values. Therefore two loads with the same range,
+//! path and build id have the same function names.)
 //!
 //! Objects are added to the list from inside callbacks, while the loader's lock is held. Therefore only one thread at a
 //! time adds objects. If a signal handler interrupts the thread that is adding an object, a capture in this handler

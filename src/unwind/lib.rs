@@ -113,11 +113,11 @@
 //!   used only for the address and the loader state for which it was stored. The path cache is tested by
 //!   `a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`, and compared with the walk without caches by
 //!   the fuzzer of statement 4.
-//! - **15.** An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file. So
-//!   function names and comparisons of stacks do not depend on which thread looks an address up, or when. The names are
-//!   tested by `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
-//!   `recorded/modules.rs`, and by `overlapping_objects_have_different_epochs` of `epochs`. Stacks are tested by
-//!   `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`.
+//! - **15.** An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file.
+//!   Therefore function names and comparisons of stacks do not depend on the thread that looks an address up, or on the
+//!   time of the look-up. The names are tested by `plugins_that_alternate_at_one_address_keep_their_names` and the
+//!   tests after it in `recorded/modules.rs`, and by `overlapping_objects_have_different_epochs` of `epochs`. Stacks
+//!   are tested by `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`.
 //! - **16.** A frame whose module cannot be determined is reported as unknown, and counted. Statement 16 is tested by
 //!   `launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs` and
 //!   `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`.

@@ -106,8 +106,8 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a copy has to open a file, because `process_vm_readv` was refused. If so, threads should copy rarely,
-/// because files that the host opens while our file is open get other descriptor numbers than usual.
+/// Whether a copy has to open a file, because `process_vm_readv` was refused. If a copy opens a file, threads should
+/// copy rarely, because files that the host opens while our file is open get other descriptor numbers than usual.
 pub(super) fn needs_descriptor() -> bool {
     IS_SYSCALL_REFUSED.load(Ordering::Relaxed)
 }

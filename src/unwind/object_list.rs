@@ -106,8 +106,8 @@ impl ObjectList {
         let after = copy.partition_point(|words| words[0].load(Ordering::Relaxed) <= address);
         let last =
             after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
-        // This fence orders the loads of the list before the second load of the sequence number. So if the sequence
-        // number is unchanged, all loads of the list have read the same version.
+        // This fence orders the loads of the list before the second load of the sequence number. Therefore, if the
+        // sequence number is unchanged, all loads of the list have read the same version of the list.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) != before {
             return Err(MustAskLoader);

@@ -54,8 +54,8 @@ impl Verifier {
     pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> VerifyResult {
         let again = self.plain.capture(Skip::UpTo(below));
         let plain_agrees = if again.flags.has(ContextFlags::TRUNCATED) {
-            // The second capture began nearer to the leaf than the first capture. So the second capture omits more
-            // frames at the root, and is not flagged as guessed if only the omitted frames were guessed.
+            // The second capture began nearer to the leaf than the first capture. Therefore the second capture omits
+            // more frames at the root. It is not flagged as guessed if only the omitted frames were guessed.
             captured.frames.starts_with(again.frames)
                 && (captured.flags.has(ContextFlags::GUESSED) || !again.flags.has(ContextFlags::GUESSED))
         } else {

@@ -88,9 +88,9 @@ pub fn takes_messages() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If so, the caller
-/// must write a heading line before a text that must start on its own line. Then at most the heading is appended to an
-/// unfinished line.
+/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If the last line is
+/// hidden in this way, the caller must write a heading line before a text that must start on its own line. At most the
+/// heading is then appended to an unfinished line.
 pub fn hides_last_line() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())

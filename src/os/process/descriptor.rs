@@ -6,8 +6,8 @@
 //!
 //! Directly after a file is opened, it is not protected yet. The kernel assigns the lowest free descriptor number, and
 //! the file has this number until gpuflame moves the file to a higher number. A file that gpuflame only reads (in
-//! `/proc`, or a module's symbol names) is not moved. Such a file keeps its low number until it is closed, usually
-//! after tens of microseconds.
+//! `/proc`, or a module's symbol names) is not moved. A file that gpuflame only reads keeps its low number until the
+//! file is closed, usually after tens of microseconds.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

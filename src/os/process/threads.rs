@@ -228,7 +228,7 @@ fn wait_for_memory() {
 /// 0, or an error number.
 ///
 /// # Safety
-/// It must be safe to call `start` with `argument` on another thread.
+/// Calling `start` with `argument` on another thread must be safe.
 unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_void) -> i32 {
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: the call initialises `attributes`, and does not fail.

@@ -1,8 +1,9 @@
 //! Finds the Python interpreter of this process, if a program or library exports `_PyRuntime`.
 //!
 //! The search runs when a thread captures a stack that is not in its cache, and objects were loaded since the last
-//! search. So the search costs nothing for cached stacks, and a program that embeds Python may load Python at any time.
-//! Once an interpreter is found, the search never runs again, even if the interpreter's frames cannot be read.
+//! search. Therefore the search costs nothing for cached stacks, and a program that embeds Python may load Python at
+//! any time. Once an interpreter is found, the search never runs again, even if the interpreter's frames cannot be
+//! read.
 //!
 //! While another thread is in `dlopen`, the loader may list a library that is not relocated yet. A call to a function
 //! of a library that is not relocated yet could jump to any address. The search therefore skips an interpreter that is

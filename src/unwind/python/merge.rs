@@ -4,8 +4,8 @@
 //! Since 3.11, one call of the evaluator runs many Python frames. A walk along the Python frames of an evaluator call
 //! also finds an address on the C stack. This address is the address of a cframe, or of one of the evaluator's own
 //! frames. The native frame that contains this address is the frame of the evaluator call, whatever the function's name
-//! is. Before 3.11, each call of the evaluator runs one Python frame. So evaluator calls and Python frames are paired
-//! one by one, starting at the innermost.
+//! is. Before 3.11, each call of the evaluator runs one Python frame. Therefore evaluator calls and Python frames are
+//! paired one by one, starting at the innermost.
 
 use std::ops::Range;
 

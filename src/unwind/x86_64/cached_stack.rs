@@ -3,9 +3,9 @@
 //! An entry equals the present stack if their keys are equal, and all words that the walk read have the same values. If
 //! the walk reads rbp, the values of rbp must also be equal. The words themselves are not stored. Instead, 128-bit
 //! hashes are compared, which depend on the values and on the order of the words. Entries whose words have the same
-//! addresses (the same layout) have the words in the same order. So a hash of the present stack that was computed for
-//! one entry can be compared with all entries of the same layout. Two layouts count as the same if their hashes of 64
-//! bits are equal.
+//! addresses (the same layout) have the words in the same order. Therefore a hash of the present stack that was
+//! computed for one entry can be compared with all entries of the same layout. Two layouts count as the same if their
+//! hashes of 64 bits are equal.
 //!
 //! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the other
 //! words. This order matters only for the choice of the sample words, which are taken at regular distances.

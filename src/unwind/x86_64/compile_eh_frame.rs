@@ -96,8 +96,8 @@ impl Compiler {
 
 /// Whether `pc` is the first byte of a function. Call this function for a return address if the preceding call
 /// instruction would be in code without unwind information. No call instruction pushes the address of a function's
-/// first byte. So if `pc` is the first byte of a function, the frame is the outermost frame of a stack that
-/// `makecontext` or similar code set up.
+/// first byte. Therefore, if `pc` is the first byte of a function, the frame is the outermost frame of a stack that
+/// `makecontext` or similar code has set up.
 #[inline(never)]
 pub(super) fn is_handwritten(object: &Object, pc: u64) -> bool {
     find_fde(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)

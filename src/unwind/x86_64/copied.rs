@@ -112,8 +112,8 @@ impl WalkerState {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // Walks of copied stacks run on gpuflame's own threads. So a walk may check the rules of generated code,
-        // although this takes one system call per frame of generated code.
+        // Walks of copied stacks run on gpuflame's own threads. Therefore these walks may check the rules of generated
+        // code, although a check takes one system call per frame of generated code.
         self.compiler.checks = Checks::all();
         let mut words = CopiedStack { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);

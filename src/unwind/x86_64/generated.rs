@@ -13,10 +13,10 @@
 //! * After a check that found replaced code, the rules are also checked in the next capture.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other
-//! threads may also depend on the outdated rule. So a global counter counts the replacements that were found. At each
-//! stack with generated code, a thread compares this counter with the value that the thread saw last. Until the next
-//! check finds that code was replaced, the part of a stack from the replaced code to the root may be wrong. A stack
-//! that may be wrong is flagged as guessed, like every stack with generated code.
+//! threads may also depend on the outdated rule. Therefore a global counter counts the replacements that were found. At
+//! each stack with generated code, a thread compares this counter with the value that the thread saw last. Until the
+//! next check finds that code was replaced, the part of a stack from the replaced code to the root may be wrong. A
+//! stack that may be wrong is flagged as guessed, like every stack with generated code.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -163,8 +163,8 @@ mod tests {
     #[test]
     fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
         let mut recheck = RecheckBackoff::default();
-        // Another test in this process may find replaced code during this test. In this case, captures walk the stack
-        // again, but do not check rules.
+        // Another test in this process may find replaced code during this test. If another test finds replaced code,
+        // captures walk the stack again, but do not check rules.
         assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
         for _ in 0..MAX_BACK_OFF {
             recheck.back_off = MAX_BACK_OFF;

@@ -25,8 +25,8 @@ pub(super) struct Rule(pub(super) u64);
 
 const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one instruction");
 
-/// The kinds of rules. The highest bit is set in all kinds but the plain step. So one branch on that bit distinguishes
-/// the plain step from the other kinds.
+/// The kinds of rules. The highest bit is set in all kinds but the plain step. Therefore one branch on the highest bit
+/// distinguishes the plain step from the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RuleKind {
@@ -187,8 +187,8 @@ impl Rule {
         }
     }
 
-    /// Whether the code of this frame may be replaced without loading or unloading an object. Such code has no unwind
-    /// information and is outside all objects, for example because the program generates it.
+    /// Whether the code of this frame may be replaced without loading or unloading an object. Replaceable code has no
+    /// unwind information and is outside all objects, for example because the program generates it.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH

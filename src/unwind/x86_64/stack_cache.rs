@@ -205,8 +205,8 @@ impl StackCacheMemory {
         for number in self.numbers_with(sets, tag) {
             let stack = &self.stacks[number];
             // Two stacks with the same layout have the same hash if their words are equal, and practically never if
-            // their words differ. So one hash is enough to compare the present stack with all cached stacks of the same
-            // layout.
+            // their words differ. Therefore one hash is enough to compare the present stack with all cached stacks of
+            // the same layout.
             let hash = match computed {
                 Some((layout, hash)) if layout == stack.layout && stack.has_key(key, bp) => Some(hash),
                 _ if number == expected || hashed == MAX_HASHES => None,

@@ -14,9 +14,9 @@
 //!   writer changes the slot, except to replace an unknown rule.
 //! * A slot is reused only after the unload count has advanced, and only for a newer rule. A reader may read a slot
 //!   while the slot is being reused. At the end of its capture, this reader finds that the unload count has changed,
-//!   and starts the capture again (see `Engine::capture_idle`). So one check of the unload count per capture is enough,
-//!   instead of one check per frame. Until this check at the end of the capture, a wrong rule does no harm, because all
-//!   reads of a capture are checked against the stack's bounds.
+//!   and starts the capture again (see `Engine::capture_idle`). Therefore one check of the unload count per capture is
+//!   enough, instead of one check per frame. Until this check at the end of the capture, a wrong rule does no harm,
+//!   because all reads of a capture are checked against the stack's bounds.
 //! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may
 //!   still use it. All old tables together are smaller than the new table.
 

@@ -278,8 +278,8 @@ impl Walk<'_> {
     }
 
     /// Returns `rule` if it is still valid, otherwise compiles a new rule. A rule of the kind [`RuleKind::Unknown`] is
-    /// invalid if generated code was replaced. Such a rule is also invalid if an object was loaded after the rule was
-    /// compiled, because the object may be at this address.
+    /// invalid if generated code was replaced. An unknown rule is also invalid if an object was loaded after the rule
+    /// was compiled, because the object may be at this address.
     #[inline]
     fn refresh_rule(&mut self, rule: Rule, cursor: Cursor, follower: &mut PathFollower<'_>) -> Rule {
         let is_old = rule.kind() == RuleKind::Unknown && rule.loads() != self.state.loads();
