@@ -39,9 +39,9 @@ impl ModuleMap {
     /// every few milliseconds: a call takes only about 12 ns if nothing has changed.
     ///
     /// A frame belongs to the module that covers the frame's address and has the frame's epoch. If the epoch is
-    /// [`ModuleEpoch::OUTSIDE`], several modules may cover the address. If several modules cover it, it is unknown
-    /// which of them contains the frame's code. A module of generated code has an empty path. Do not call this function
-    /// inside a callback.
+    /// [`ModuleEpoch::OUTSIDE`], several modules may cover the address. If several modules cover the address, it is
+    /// unknown which module contains the frame's code. A module of generated code has an empty path. Do not call this
+    /// function inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let state = loader::poll();
         if self.listed != Some(state) {

@@ -55,7 +55,8 @@ impl Verifier {
         let again = self.plain.capture(Skip::UpTo(below));
         let plain_agrees = if again.flags.has(ContextFlags::TRUNCATED) {
             // The second capture began nearer to the leaf than the first capture. Therefore the second capture omits
-            // more frames at the root. It is not flagged as guessed if only the omitted frames were guessed.
+            // more frames at the root. The second capture is not flagged as guessed if only the omitted frames were
+            // guessed.
             captured.frames.starts_with(again.frames)
                 && (captured.flags.has(ContextFlags::GUESSED) || !again.flags.has(ContextFlags::GUESSED))
         } else {
