@@ -1,22 +1,23 @@
 //! Finds which rank came last to each collective.
 //!
-//! The rank that comes last lets all other ranks wait, so its kernel starts last. The start times of two ranks can be
-//! compared only if both ranks used the same clock. The kernels of a collective show whether two ranks used the same
-//! clock. No rank leaves a collective before the last rank has entered it, and the data reaches all ranks within
-//! microseconds. If the ranks use one clock, the kernels of a collective therefore end at the same time on every rank.
-//! Kernels with the same name are paired across ranks: the n-th kernel on one rank with the n-th kernel on every other
-//! rank. If the ends of paired kernels are more than [`MAX_END_SPREAD_NS`] apart, the kernels do not belong to one
-//! collective, or the clocks of the ranks differ. If paired kernels do not match, the last rank is reported as unknown.
+//! In a collective, all other ranks wait for the rank that comes last, and the kernel of this rank starts last. The
+//! start times of two ranks can be compared only if both ranks used the same clock. The kernels of a collective show
+//! whether two ranks used the same clock. No rank leaves a collective before the last rank has entered it, and the data
+//! reaches all ranks within microseconds. If the ranks use one clock, the kernels of a collective therefore end at the
+//! same time on every rank. Kernels with the same name are paired across ranks: the n-th kernel on one rank with the
+//! n-th kernel on every other rank. If the ends of paired kernels are more than [`MAX_END_SPREAD_NS`] apart, the
+//! kernels do not belong to one collective, or the clocks of the ranks differ. If the ends of paired kernels do not fit
+//! together, the rank that came last is reported as unknown.
 //!
-//! Ranks whose kernels end together are taken as the participants of a collective. Process groups need not be known,
-//! because they follow from the ends of the kernels.
+//! The ranks whose kernels end at the same time are assumed to be the participants of one collective. The trace need
+//! not name process groups, because the ends of the kernels show which ranks form a group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum time in ns between the ends of a collective's kernels on two ranks.
 const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum delay in ns with which the last rank counts as late. Smaller delays of the last rank are ignored, because
-/// many traces round times to whole microseconds.
+/// Minimum time in ns between the arrivals of the second last rank and the last rank for which the last rank counts as
+/// late. Shorter delays are ignored, because many traces round times to whole microseconds.
 const MIN_LATENESS_NS: i64 = 1_000;
 /// Minimum percentage of the kernels with one name that must end together with a kernel of another rank.
 const MIN_MATCHED_PERCENT: usize = 90;
@@ -59,29 +60,30 @@ pub struct Arrivals {
     /// Number of collectives.
     pub count: u64,
     /// Lateness of the ranks that came last to at least one collective. A rank counts as last only if its delay after
-    /// the second last rank is large enough. The delay must exceed the minimum lateness, and the time between the first
-    /// and the last end of the collective's kernels.
+    /// the second last rank is large enough. The delay must exceed two times: the minimum lateness, and the time from
+    /// the first to the last end of the collective's kernels.
     pub late: BTreeMap<u32, Lateness>,
 }
 
 /// Reason why it is unknown which rank came last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotComparable {
-    /// Two ranks ran different numbers of kernels, each given as (rank, number of kernels).
+    /// Two ranks ran different numbers of kernels. Each field is the pair (rank, number of kernels) of one of these
+    /// ranks.
     Counts((u32, u64), (u32, u64)),
-    /// The kernels of two ranks end this many ns apart, as the median over the kernels. The fields are the two ranks
-    /// and the time in ns.
+    /// The ends of paired kernels on two ranks are too far apart: the median difference is given in ns. The fields are
+    /// the two ranks and the time in ns.
     Ends(u32, u32, u64),
-    /// The rank ran these kernels on several GPUs.
+    /// The rank ran the kernels of this name on several GPUs.
     SeveralGpus(u32),
 }
 
-/// Result for the collectives with one kernel name: the ranks that came last.
+/// The ranks that came last to the collectives with one kernel name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CollectiveArrivals {
     /// Arrivals for each set of participating ranks, the most frequent set first.
     Known(Vec<(BTreeSet<u32>, Arrivals)>),
-    /// Reason why the last rank is unknown.
+    /// Reason why it is unknown which rank came last to the collectives.
     Unknown(NotComparable),
 }
 
@@ -158,7 +160,7 @@ impl Arrivals {
 }
 
 /// Returns the two ranks whose kernel ends differ most. The kernel ends of each rank are compared with the kernel ends
-/// of the first rank, and the median difference counts.
+/// of the first rank, and the median difference is used.
 fn most_different(ranks: &[(u32, &[CollectiveKernel])]) -> NotComparable {
     let median = |kernels: &[CollectiveKernel]| {
         let ends = kernels.iter().zip(ranks[0].1);

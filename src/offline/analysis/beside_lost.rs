@@ -1,11 +1,11 @@
 //! Finds idle time of GPUs that launches without a recorded activity may explain. A stream runs its operations in
-//! order. An operation may begin late although all recorded operations before it had ended. If an operation begins
-//! late, unrecorded work may have run in the pause before it. A few launches without an activity can account for most
-//! of the idle time.
+//! order. An operation may begin late although all recorded operations before it had ended. In that case, unrecorded
+//! work may have run on the stream in the pause before the operation. A few launches for which no activity is recorded
+//! can account for most of the idle time.
 //!
 //! Some tools do not record the kernels of graphs. In traces of such tools, the host seems to launch late while a graph
-//! runs. So a graph without a recorded activity may have run until the next work of its thread started, even if this
-//! next work was launched late.
+//! runs. So if a graph has no recorded activity, the graph may have run until the next work of the launching thread
+//! started, even if this next work was launched late.
 
 use super::work_spans::{WorkSpan, WorkSpans};
 use gpuflame_explain::join::Launched;
@@ -13,8 +13,8 @@ use gpuflame_explain::timeline::MAX_DELIVERY_NS;
 use gpuflame_model::profile::{BesideLost, Coverage, Profile, saturating_sum};
 use gpuflame_model::record::{DeviceId, ThreadId};
 
-/// Denominator N: the explained idle time is stored only if it is more than 1/N of the steady part of the run. The
-/// findings about lost time use the same minimum share of the steady part.
+/// Denominator N of a share: the explained idle time is stored only if it exceeds 1/N of the steady part of the run.
+/// The findings about lost time also ignore times below 1/N of the steady part.
 const MIN_PART: u64 = 50;
 
 /// A stretch of time on a device, as (device, start, end) with times in ns.
@@ -60,12 +60,12 @@ pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
     }
 }
 
-/// Operations of a stream that one thread launched.
+/// Operations that one thread launched on one stream.
 struct LaunchedWork {
     thread: ThreadId,
     device: DeviceId,
-    /// Launch time, start and latest end for each operation, in launch order. The latest end of an operation's entry
-    /// includes the ends of all earlier operations.
+    /// Launch time, start and latest end for each operation, in launch order. The latest end in an entry is the maximum
+    /// over the ends of this operation and of all operations launched earlier.
     works: Vec<(u64, u64, u64)>,
 }
 
@@ -94,8 +94,8 @@ fn launched_by_stream(profile: &Profile, work: &WorkSpans) -> Vec<LaunchedWork> 
     streams
 }
 
-/// Finds the longest unexplained wait that a launch without an activity may have caused. On each stream, the next
-/// launched operation waits while it does not begin although all operations launched before it have ended.
+/// Finds the longest unexplained wait that a launch without an activity may have caused. On a stream, the next launched
+/// operation counts as waiting from the end of all operations launched before it until its own start.
 fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Option<Stretch> {
     let waits = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
         let next = stream.works.partition_point(|(launch, ..)| *launch <= time);
@@ -107,7 +107,8 @@ fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Op
     waits.max_by_key(|(_, from, start)| start - from)
 }
 
-/// Returns the time from a launch of `thread` to the start of the first work that the thread launched later.
+/// Returns the stretch of time from a launch by `thread` to the start of the first work that `thread` launched
+/// afterwards.
 fn until_next_work(streams: &[LaunchedWork], thread: ThreadId, time: u64) -> Option<Stretch> {
     let from = time.saturating_add(MAX_DELIVERY_NS);
     let starts = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
@@ -118,8 +119,8 @@ fn until_next_work(streams: &[LaunchedWork], thread: ThreadId, time: u64) -> Opt
     starts.min_by_key(|(.., start)| *start).filter(|(_, from, start)| from < start)
 }
 
-/// Returns for how long in ns the devices were busy within the stretches `waits`. The stretches must be sorted and must
-/// not overlap.
+/// Returns the total time in ns in which devices were busy during the stretches `waits`. These stretches must be sorted
+/// and must not overlap.
 fn busy_within(work: &WorkSpans, waits: &[Stretch]) -> u64 {
     let mut spans: Vec<Stretch> =
         work.spans.iter().map(|span| (work.streams.key(span).0, span.start, span.end)).collect();

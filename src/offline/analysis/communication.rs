@@ -1,6 +1,6 @@
 //! Measures the communication between GPUs. The *exposed* part of the communication is the time in which a GPU
-//! communicated but did not compute. If all communication overlapped with computation, a job would be faster by the
-//! exposed time.
+//! communicated but did not compute. If all communication overlapped with computation, the job would take less time,
+//! and the exposed time would be saved.
 //!
 //! Communication kernels are recognised by their names or by marks in the trace, because nothing else identifies them.
 //! A communication kernel also waits for its peer GPUs. The duration of a communication kernel includes both the
@@ -24,7 +24,7 @@ pub struct CommunicationFilter {
 }
 
 impl CommunicationFilter {
-    /// Whether a kernel with this name communicates.
+    /// Whether a kernel with this name is a communication kernel.
     pub fn is_communication_kernel(&self, name: &str) -> bool {
         if !self.patterns.is_empty() {
             let lower = name.to_ascii_lowercase();
@@ -33,8 +33,8 @@ impl CommunicationFilter {
         self.collectives.contains(name) || is_communication_kernel(name)
     }
 
-    /// Whether an operation `work` with this name communicates. A copy between GPUs counts as communication, unless the
-    /// filter has `patterns`.
+    /// Whether the operation `work` with this name counts as communication. A copy between GPUs counts as
+    /// communication, unless the filter has `patterns`.
     pub fn is_communication(&self, work: Work, name: &str) -> bool {
         match work {
             Work::Kernel(_) => self.is_communication_kernel(name),
@@ -43,7 +43,7 @@ impl CommunicationFilter {
         }
     }
 
-    /// Returns the class of an operation `work` with this name.
+    /// Returns the class (communication, computation or memory) of the operation `work` with this name.
     pub fn class(&self, work: Work, name: &str) -> WorkClass {
         match work {
             _ if self.is_communication(work, name) => WorkClass::Communication,
@@ -64,14 +64,14 @@ const AMD_COPY_KERNELS: [&str; 2] = ["__amd_rocclr_copy", "__amd_rocclr_fill"];
 pub enum WorkClass {
     /// An operation that moves data between GPUs.
     Communication,
-    /// Any kernel that belongs to no other class, or a graph.
+    /// A kernel that is neither communication nor a memory operation, or a graph.
     Computation,
     /// A copy or a fill. AMD's runtime may use kernels for copies and fills.
     Memory,
 }
 
-/// Communication and computation times of a GPU, in ns. Time in which several operations of one class overlap counts
-/// only once.
+/// Communication and computation times of a GPU, in ns. If several operations of one class overlap, their common time
+/// counts only once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Communication {
     /// Time in which at least one communication operation ran.
@@ -186,8 +186,8 @@ impl SpanUnion {
         saturating_sum(self.0.iter().map(|(start, end)| end - start))
     }
 
-    /// Returns the total time in ns in which the union overlaps `from..to`. The search begins at index `first` and
-    /// advances this index. Therefore successive calls of `overlap` must pass spans in ascending order.
+    /// Returns the total time in ns in which the union overlaps `from..to`. The search begins at index `first`, and
+    /// each call moves `first` forward. Therefore successive calls of `overlap` must pass spans in ascending order.
     fn overlap(&self, from: u64, to: u64, first: &mut usize) -> u64 {
         while self.0.get(*first).is_some_and(|(_, end)| *end <= from) {
             *first += 1;

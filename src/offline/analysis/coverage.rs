@@ -1,4 +1,4 @@
-//! Computes the share of launches whose GPU work was recorded, for each step of a run. Launch times and busy times are
+//! Computes, for each step of a run, the share of launches whose GPU work was recorded. Launch times and busy times are
 //! collected while rows are joined, because stored sums contain no times.
 
 use std::collections::BTreeMap;
@@ -13,16 +13,17 @@ use gpuflame_model::record::{
 };
 
 /// A wait for a GPU counts as late if it returns more than this many ns after the end of the recorded work. In the
-/// traces examined so far, waits return 5 to 100 us after the end of the work.
+/// traces examined so far, a wait returns 5 to 100 us after the awaited work has ended.
 const MIN_LATE_NS: u64 = 200_000;
 /// Minimum number of late waits for the conclusion that some GPU work was not recorded. A single wait can be late for
 /// many reasons, so a few late waits prove nothing.
 const MIN_LATE_WAITS: u64 = 3;
-/// Denominator N: late waits are reported only if they take more than 1/N of the time from the first to the last GPU
-/// work. This minimum for late waits prevents a wrong conclusion if a waiting thread is sometimes preempted.
+/// Denominator N of a share: late waits are reported only if they take more than 1/N of the time from the first to the
+/// last GPU work. Late waits below this minimum prove nothing, because a waiting thread is sometimes preempted.
 const MIN_LATE_PART: u64 = 2;
-/// Denominator that replaces [`MIN_LATE_PART`] if launches of one graph led to different numbers of activities. The
-/// minimum for late waits is then lower, because different numbers of activities also suggest missing rows.
+/// Denominator that replaces [`MIN_LATE_PART`] if different launches of the same graph led to different numbers of
+/// activities. The minimum for late waits is then lower, because different numbers of activities also suggest missing
+/// rows.
 const MIN_LATE_PART_OF_GRAPHS: u64 = 10;
 
 /// A [`Sink`] that collects launch times and the times in which the GPU was busy.
@@ -105,7 +106,7 @@ struct LaunchFacts {
     thread: Option<ThreadId>,
 }
 
-/// Counts of the launches before a given time, and the latest end of the GPU work that begins before this time.
+/// Counts of the launches made before a given time, and the latest end of all GPU work that began before this time.
 #[derive(Clone, Copy, Default)]
 struct Before {
     sum: LaunchCoverage,
@@ -142,15 +143,15 @@ impl Sink for StepCoverage {
 }
 
 impl StepCoverage {
-    /// Notes that the program submitted host functions to streams. Call this function if data other than the rows shows
-    /// calls that submit host functions.
+    /// Notes that the program submitted host functions to streams. Call `note_host_functions` if the calls that submit
+    /// host functions are not in the rows but in other data.
     pub fn note_host_functions(&mut self) {
         self.has_host_functions = true;
     }
 
     /// Returns the launch coverage of the whole run and of its steps. `is_trace` means that another tool recorded the
-    /// run. If `is_trace` is false, the counts of the whole run are read from the profile. So these counts equal the
-    /// counts in the stored sums.
+    /// run. If `is_trace` is false, the counts of the whole run are read from the profile. The profile's counts equal
+    /// the counts in the stored sums.
     pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut spans = steps.spans();
         spans.sort_unstable();
@@ -160,10 +161,10 @@ impl StepCoverage {
         let mut before = vec![Before::default(); bounds.len()];
         let last_end = self.note_busy(&bounds, &mut before);
         let waits = match self.place {
-            // Waits are used only for traces, because stored sums contain no single waits. An analysis of stored sums
-            // must give the same answers as an analysis of rows.
+            // Late waits are evaluated only for traces, because the stored sums of a recording do not list single
+            // waits. An analysis of stored sums must give the same answers as an analysis of rows.
             WorkPlace::One(..) if is_trace => self.waits.of_devices(profile),
-            // If there are several CUDA contexts, it is unknown for which context a thread waited.
+            // If the run has several CUDA contexts, it is unknown for the work of which context a thread waited.
             _ => DeviceWaits::default(),
         };
         let (all, waited_without_work) =
@@ -177,8 +178,8 @@ impl StepCoverage {
         let late_waits = self.late_waits(&waits, has_graphs_of_two_sizes);
         let late_waits = late_waits.filter(|_| !self.submits_host_functions(profile));
         let Self { activities, untimed, .. } = self;
-        // Activities without times are counted only for traces, because stored sums do not count them. An analysis of
-        // rows must give the same answers as an analysis of stored sums.
+        // Activities without times are counted only for traces, because the stored sums of a recording do not count
+        // such activities. An analysis of rows must give the same answers as an analysis of stored sums.
         let untimed = if is_trace { untimed } else { 0 };
         let steps_count = spans.len() as u64;
         let mut coverage = Coverage {
@@ -205,9 +206,9 @@ impl StepCoverage {
                 coverage.empty_steps.push(step);
             }
         }
-        // A single step may be a mark before or after the GPU work. If there are no steps, a window replaces them, and
-        // the window may contain no GPU work. A single step and a window without GPU work are not reported as empty
-        // steps.
+        // If a run has only one step, this step may be a mark before or after the GPU work. If there are no steps, a
+        // window replaces them, and the window may contain no GPU work. Therefore neither an only step nor a window is
+        // reported as an empty step.
         if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }
@@ -215,7 +216,7 @@ impl StepCoverage {
     }
 
     /// For each bound, stores the end of the last stretch of GPU work that begins before the bound, or 0 if no such
-    /// stretch exists. Returns the end of all GPU work.
+    /// stretch exists. Returns the time at which the last GPU work ended.
     fn note_busy(&self, bounds: &[u64], before: &mut [Before]) -> u64 {
         let (mut next, mut until) = (0, 0);
         self.busy.each_merged(|start, end| {
@@ -236,7 +237,8 @@ impl StepCoverage {
     }
 
     /// Returns the sums of the late waits, which are waits for the GPU that returned long after all recorded work had
-    /// ended. Returns `None` if late waits are too few or too short in total to show that GPU work was not recorded.
+    /// ended. Returns `None` if the late waits do not show that GPU work was not recorded, because they are too few or
+    /// their total time is too short.
     fn late_waits(&self, waits: &DeviceWaits, has_graphs_of_two_sizes: bool) -> Option<LateWaits> {
         let waits = waits.by_start();
         let mut late = LateWaits { count: 0, waits: waits.len() as u64, nanos: 0 };
@@ -267,8 +269,8 @@ impl StepCoverage {
         (is_often && late.nanos.saturating_mul(part) > window).then_some(late)
     }
 
-    /// For each bound, stores the counts of the launches before the bound. Returns the counts of all launches, and the
-    /// number of launches without recorded work although `waits` proves that their work had ended.
+    /// For each bound (a time), stores the counts of the launches made before the bound. Returns the counts of all
+    /// launches, and the number of launches without recorded work although `waits` proves that their work had ended.
     fn note_launches(
         &self,
         profile: &Profile,
@@ -346,8 +348,8 @@ mod tests {
     fn steps_with_lost_launches_and_steps_without_work_are_found() {
         let mut sums = StepCoverage::default();
         let launch = |time| Launched { time: Nanos(time), duration: 1, context: ContextId::NONE };
-        // Step 0 has two launches with GPU work. Step 1 has no launch. Step 2 has two launches, and the work of one
-        // launch was not recorded.
+        // Step 0 has two launches with GPU work. Step 1 has no launch. Step 2 has two launches, and the GPU work of one
+        // of the two launches was not recorded.
         for time in [10, 20, 210] {
             sums.matched(launch(time), false);
         }
@@ -363,8 +365,8 @@ mod tests {
         let launch = |time| Launched { time: Nanos(time), duration: 1, context: ContextId::NONE };
         let mut sums = StepCoverage::default();
         sums.matched(launch(10), false);
-        // The GPU is busy until the time 500. The work of a launch before the time 500 may still be queued. The work of
-        // a launch after the time 500 was not recorded.
+        // The GPU is busy until the time 500. If a launch was made before the time 500, its work may still be queued.
+        // If a launch was made after the time 500, its work was not recorded.
         sums.busy.push((100, 500));
         sums.pending(CorrelationId(2), launch(400));
         sums.pending(CorrelationId(3), launch(600));

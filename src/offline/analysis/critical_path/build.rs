@@ -18,7 +18,7 @@ struct OnGpu {
     /// Moment at which the instruction begins. An event record or an event wait begins when the stream reaches the
     /// instruction.
     begin: MomentId,
-    /// Moment at which the instruction is done.
+    /// Moment at which the instruction has ended.
     end: MomentId,
     kind: InstructionKind,
 }
@@ -45,7 +45,7 @@ pub(super) struct Builder<'a> {
     /// Stream index for the begin of each GPU operation and for each graph launch.
     stream_of: Vec<(MomentId, u32)>,
     has_waits: bool,
-    /// Positions of the calls that wait for unrecorded work.
+    /// Positions of the calls that waited for GPU work whose row is missing from the recording.
     unknown_waits: Vec<u32>,
     /// For each waiting call, the latest end of the GPU work that the call waited for.
     waits: IdMap<u32, u64>,
@@ -54,13 +54,13 @@ pub(super) struct Builder<'a> {
     thread_calls: ThreadCalls,
     /// Kernels that may overlap the previous kernel on their stream.
     overlaps: Vec<Overlap>,
-    /// Position of the edge from the begin to the end of the GPU work that was added last.
+    /// Position of an edge: the edge from the begin to the end of the GPU work that was added most recently.
     work_edge: usize,
 }
 
-/// Index of each host call, keyed by thread and start. Calls that wait for other threads may take no time, so several
-/// such calls can have the same start. Therefore the key of a call that waits for other threads also contains the
-/// instruction.
+/// Index of each host call, keyed by thread and start. If a call waits for another thread, its duration can be zero, so
+/// several such calls can have the same start. Therefore the key of a call that waits for other threads also contains
+/// the instruction.
 #[derive(Default)]
 struct KnownCalls {
     /// Calls of each thread as (start, index), sorted by time. Nearly all calls are added in order of time.
@@ -131,7 +131,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds all instructions to the graph. Data that only the graph builder needs is freed.
+    /// Adds all instructions to the graph. Frees the data that only the graph builder needs.
     pub(super) fn build(mut self) -> Built {
         let count = self.list.len() as u32;
         self.on_gpu.reserve(self.list.len());
@@ -222,8 +222,8 @@ impl<'a> Builder<'a> {
             (InstructionKind::Launch | InstructionKind::Synchronize, _) => NOT_ON_GPU,
             (InstructionKind::Record | InstructionKind::Wait, _) | (InstructionKind::Graph, None) => {
                 let reached = self.add_reached(instruction, u64::MAX);
-                // By the rule of default streams, other streams may wait for the stream of an event wait. An event wait
-                // on one stream therefore also delays the streams that wait for this stream.
+                // The rule of default streams can make other streams wait for the stream that executes an event wait.
+                // Therefore an event wait on one stream also delays all streams that wait for this stream.
                 if let Some(reached) = reached.filter(|_| kind == InstructionKind::Wait) {
                     self.streams.note_last_work(instruction, reached);
                 }
@@ -268,8 +268,8 @@ impl<'a> Builder<'a> {
 
     /// Adds the moment at which a stream reaches an event record or an event wait. The moment is the earliest time at
     /// which all work before the instruction is done. For a graph launch with nodes, the moment is at `latest`, the
-    /// time at which the graph's first node begins. For all other instructions, `latest` is `u64::MAX`. Returns `None`
-    /// if nothing is recorded before the instruction.
+    /// time at which the graph's first node begins. For an instruction other than a graph launch with nodes, `latest`
+    /// is `u64::MAX`. Returns `None` if no row is recorded before the instruction on its stream.
     fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> Option<MomentId> {
         let mut causes: Vec<(MomentId, EdgeKind, u64)> = Vec::new();
         if let Some(call) = self.call(instruction.number) {
@@ -334,7 +334,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Returns the minimum time in ns from the start of a launch call until its work could begin. `start` is the begin
-    /// of this work. If the work began after the launch call had ended, the result is at least the whole duration of
+    /// of this work. If the work began after the launch call had ended, the returned time is at least the duration of
     /// the call.
     fn launch_lag(&self, call: &HostCall, kind: Submitted, start: u64) -> u64 {
         let shortest = self.lags.launch(kind);
@@ -342,8 +342,8 @@ impl<'a> Builder<'a> {
         shortest.max(whole)
     }
 
-    /// Adds the edge from `before`, the previous instruction of the stream. `other` is the latest time of all other
-    /// causes of the instruction.
+    /// Adds the edge from `before`, the previous instruction of the stream. `other` is the latest time of all causes
+    /// except `before`.
     fn add_stream_edge(
         &mut self,
         before: u32,
@@ -379,9 +379,8 @@ impl<'a> Builder<'a> {
         self.graph.contradict(cause, effect, EdgeKind::Stream);
     }
 
-    /// Returns the instruction itself, unless it is an event record. For an event record, returns the last instruction
-    /// before it on the stream that is not an event record. Event records are skipped because they do not delay the
-    /// stream.
+    /// Walks back along the stream from the instruction `number`, and returns the index of the first instruction found
+    /// that is not an event record. Event records are skipped because an event record does not delay its stream.
     fn last_that_takes_time(&self, mut number: u32) -> u32 {
         while self.on_gpu[number as usize].kind == InstructionKind::Record {
             let before = self.list.get(number).after.iter().find(|after| after.reason == AfterReason::Stream);
@@ -422,8 +421,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds the edge from `before`, a node of the same graph launch. If a kernel began before `before` ended, `before`
-    /// allowed this kernel to begin early (programmatic launch). `other` is the latest time of all other causes of the
-    /// node.
+    /// allowed this kernel to begin early (programmatic launch). `other` is the latest time of all causes of the node
+    /// except `before`.
     fn add_node_edge(&mut self, before: u32, (began, done): (MomentId, MomentId), other: Option<u64>) {
         let OnGpu { begin, end, kind } = self.on_gpu[before as usize];
         let after = self.graph.moments[began as usize].instruction;
@@ -473,8 +472,8 @@ impl<'a> Builder<'a> {
             self.graph.launch_of.insert(node.begin, node.launch);
             let start = self.graph.time(node.begin);
             let before = of_launch.partition_point(|other| self.graph.time(other.end) <= start);
-            // A node of zero duration ends at its own begin, so only ends with smaller ids count. The ids of moments
-            // increase in the order of the instructions.
+            // If a node has zero duration, it ends at its own begin. Therefore only ends with smaller moment ids count
+            // as causes. The ids of moments increase in the order of the instructions.
             let before = of_launch[..before].iter().rev().find(|other| other.end < node.begin);
             if let Some(before) = before {
                 self.graph.add_edge(before.end, node.begin, EdgeKind::GraphNode, 0);
@@ -484,8 +483,8 @@ impl<'a> Builder<'a> {
 
     /// Adds edges between graph nodes that overlap on one stream. Two nodes may overlap because they are in different
     /// branches of the graph, or because one node let the other begin (programmatic launch). The rows do not show why
-    /// two nodes overlap. So the edges between overlapping nodes have the recorded times between the begins and between
-    /// the ends as lags.
+    /// two nodes overlap. So one edge connects the begins of two overlapping nodes and one edge connects their ends,
+    /// and the lag of each edge is the recorded time between its moments.
     fn add_overlap_edges(&mut self, of_launch: &[Node]) {
         let stream_of =
             |began: MomentId| key_of(&self.list.get(self.graph.moments[began as usize].instruction));
@@ -516,12 +515,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges to the end of the host call that waits for this instruction. If the instruction is itself a wait, the
+    /// Adds edges to the end of the host call that waits for this instruction. If the instruction is a host wait, the
     /// edges lead from the awaited work to the end of the waiting call.
     fn add_host_waits(&mut self, instruction: &Instruction<'_>) {
         match instruction.kind {
             InstructionKind::Synchronize => self.add_synchronize(instruction),
-            // If a copy ends before its call returns, the call waited for it.
+            // If a copy ends before the call that issued it returns, this call waited for the copy.
             InstructionKind::Copy | InstructionKind::Fill if !is_node(instruction) => {
                 let at = self.call_of[instruction.number as usize];
                 let Some(call) = self.graph.calls.get(at as usize).copied() else { return };
@@ -556,7 +555,7 @@ impl<'a> Builder<'a> {
             own => own,
         };
         let InstructionDetail::Synchronize { waits_for, result, .. } = instruction.detail else { return };
-        // A query call does not wait, even if it reports that the work is done.
+        // A query call (such as `cudaEventQuery`) does not wait, even if it reports that the work has ended.
         if at == NO_CALL || result != 0 || self.is_query(at) {
             return;
         }
@@ -586,9 +585,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds the implied waits of a call that waits for a stream. By the rule of default streams, the stream's next work
-    /// would have to wait for work on other streams. So a wait for the stream is also a wait for the work on those
-    /// streams.
+    /// Adds the implicit waits of a host call that waits for a stream. By the rule of default streams, the next work on
+    /// the stream would have to wait for work on other streams. So a call that waits for the stream also waits for the
+    /// work on those other streams.
     fn add_implied_waits(&mut self, instruction: &Instruction<'_>, at: u32) {
         let is_known = key_of(instruction)
             .is_some_and(|(_, context, stream)| self.list.is_blocking(context, stream).is_some());
@@ -620,7 +619,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges to calls that wait for unrecorded work, from the last GPU work that ended during the call.
+    /// Adds an edge to each call that waits for unrecorded work. The edge starts at the GPU work that ended last during
+    /// the call.
     fn add_unknown_waits(&mut self) {
         for call in std::mem::take(&mut self.unknown_waits) {
             let HostCall { begin, end, .. } = self.graph.calls[call as usize];

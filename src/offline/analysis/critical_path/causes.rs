@@ -9,25 +9,25 @@ use super::graph::EdgeKind;
 use super::streams::DEFAULT_STREAM;
 use gpuflame_model::record::{IdMap, Missing, NameId, Work};
 
-/// Reason why a part of the path is not explained.
+/// Reason why the recorded rows do not explain a part of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unexplained {
-    /// The path has no recorded row before this part.
+    /// No row is recorded for the time before this part of the path.
     BeforeRecords,
     /// The first work of a stream began late, perhaps because of earlier work that is not recorded.
     EarlierWork,
-    /// The launch of the work is not recorded.
+    /// The call that launched the GPU work is not recorded.
     NoLaunch,
-    /// The kernel runs for the first time, and may have had to be loaded.
+    /// The kernel runs for the first time, so perhaps its code had to be loaded first.
     FirstUse,
-    /// A default stream waited for an event, but the rows do not show on which GPU. If the GPU is the same, this stream
-    /// also had to wait for the event.
+    /// A default stream waited for a CUDA event, but the rows do not show which GPU this default stream is on. If it is
+    /// on the GPU of the delayed work, the stream of the delayed work also had to wait for the CUDA event.
     UnknownGpu,
     /// The edges of the graph are not recorded.
     GraphEdges,
-    /// Waits for events are not recorded.
+    /// Waits of streams for CUDA events are not recorded.
     NoWaitRecords,
-    /// All recorded causes had ended earlier, and none of the other reasons applies.
+    /// All recorded causes had ended earlier, and no other variant of this enum applies.
     Other,
 }
 
@@ -59,8 +59,8 @@ pub(in super::super) trait InstructionFacts {
 /// Facts about a run that are used to find the cause of unexplained time.
 pub(in super::super) struct Causes<'a> {
     list: &'a InstructionList,
-    /// Facts about the instructions of the run. The facts are computed at first use, because most paths are explained
-    /// completely.
+    /// Facts about the instructions of the run. Most paths are explained completely, so the facts are computed only
+    /// when they are first used.
     facts: OnceCell<Facts>,
 }
 

@@ -1,11 +1,11 @@
 //! Views of a dependency graph. A view can replace the lags of the graph's edges and the times of its moments.
 //!
-//! A replay changes only lags and times. A run has millions of edges, so a replay stores only lags and times and does
-//! not copy the edges.
+//! A replay changes only the lags of edges and the times of moments. A run has millions of edges, so a replay stores
+//! new lags and times and does not copy the edges.
 
 use super::graph::{Edge, Graph, MomentId};
 
-/// Maximum number of edges that a linear search tries. Usually a search for an edge skips only a few edges.
+/// Maximum number of edges that a linear search tries. Usually the edge that is searched for is only a few edges away.
 const MAX_STEPS: usize = 64;
 
 /// View of a graph's edges, with the original lags or with replaced lags.
@@ -33,7 +33,7 @@ impl<'a> EdgesView<'a> {
     }
 
     /// Returns the position of the first edge that leads to the moment `to` or to a later moment. The edges must be
-    /// sorted by `to`. The search starts just before `near`, where the position probably is.
+    /// sorted by `to`. The search starts just before the index `near`, which is a guess of the returned position.
     pub(super) fn first_to(&self, to: MomentId, near: usize) -> usize {
         let before = &self.edges[..near.min(self.edges.len())];
         let steps = before.iter().rev().take(MAX_STEPS).take_while(|edge| edge.to >= to).count();
@@ -82,14 +82,14 @@ impl<'a> TimedGraph<'a> {
         }
     }
 
-    /// Returns the end of the call at this position.
+    /// Returns the time at which the call at this position ended.
     pub(super) fn call_end(&self, call: u32) -> u64 {
         let call = &self.graph.calls[call as usize];
         self.times.map_or(call.end, |times| times[call.moments.1 as usize])
     }
 
     /// Whether the kernel that ends at `end` overlapped the previous kernel but took as long as it takes alone. Always
-    /// false if times are replaced, because this is unknown for replaced times.
+    /// false if the view replaces times, because replaced times do not show whether a kernel was slowed down.
     pub(super) fn is_unhindered(&self, end: MomentId) -> bool {
         self.times.is_none() && self.graph.unhindered.contains_key(&end)
     }
@@ -121,7 +121,7 @@ mod tests {
             let found = [0, 1, 2, 3, 4, 5].map(|to| view.first_to(to, near));
             assert_eq!(found, [0, 0, 2, 3, 3, 6], "near {near}");
         }
-        // The list has more edges than the linear search tries.
+        // The test's list has more edges than the linear search tries.
         let many: Vec<Edge> = [1].into_iter().chain([2; 3 * MAX_STEPS]).chain([3]).map(edge).collect();
         let view = EdgesView::from(many.as_slice());
         let found = [many.len(), 1].map(|near| (view.first_to(2, near), view.first_to(3, near)));

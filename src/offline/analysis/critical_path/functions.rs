@@ -1,4 +1,4 @@
-//! Finds the index of the API function that each host call called. Function names are compared once per launch context
+//! Finds, for each host call, the index of the called API function. Function names are compared once per launch context
 //! (stack and API call), not once per call.
 
 use std::collections::HashMap;

@@ -7,9 +7,10 @@ use super::super::two_threads::{in_parallel, is_large};
 use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Maximum time in ns that the GPU's own scheduling needs from the end of one operation to the begin of the next
-/// operation. On an H100, the time between two operations is 0.5 to 2 us. The maximum also applies to the time from the
-/// end of a launch call to the begin of its work. On an H100, work begins 3 to 12 us after the end of its launch call.
+/// Maximum time in ns for which the GPU's own scheduling accounts between the end of one operation and the begin of the
+/// next operation. On an H100, the time between two operations is 0.5 to 2 us. The same maximum applies to the time
+/// from the end of a launch call to the begin of the launched work. On an H100, GPU work begins 3 to 12 us after the
+/// end of the call that launched it.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
@@ -41,14 +42,14 @@ pub struct Moment {
     pub time: u64,
     /// Kind of the moment: what happens at this time.
     pub kind: MomentKind,
-    /// Index of the instruction that begins or ends. The moment of a call has the index of the first instruction that
-    /// the call issued.
+    /// Index of the instruction that begins or ends. For the begin and end of a call, the index of the first
+    /// instruction that the call issued.
     pub instruction: u32,
-    /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls). For moments on a GPU, the value is
-    /// `u32::MAX`.
+    /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls). For moments on a GPU, which belong
+    /// to no call, the value is `u32::MAX`.
     pub call: u32,
-    /// Sort key among moments of equal time. The sort key is the index of the last instruction on which the moment
-    /// depends.
+    /// Sort key among moments of equal time. The sort key of a moment is the highest index among the instructions on
+    /// which the moment depends.
     pub(in super::super) rank: u32,
 }
 
@@ -71,7 +72,8 @@ pub enum EdgeKind {
     Call,
     /// A thread runs between two calls.
     Host,
-    /// Another thread has to finish a call first. A hand-off is inferred from the times of the calls.
+    /// A thread's call waits until a call on another thread has ended. Such a hand-off between threads is inferred from
+    /// the times of the calls.
     HandOff,
     /// A call waits for a call of another thread, for example at a barrier.
     ThreadWait,
@@ -81,34 +83,34 @@ pub enum EdgeKind {
     Stream,
     /// The previous kernel has begun, and allows a programmatically launched kernel to begin.
     Programmatic,
-    /// The record of the CUDA event has to come first.
+    /// A wait for a CUDA event ends only after the record of this event.
     Event,
-    /// Work of the default stream has to end before work of another stream, or the reverse. The dependency follows from
-    /// the kinds of the streams if they are recorded, and otherwise from the times.
+    /// Work of the default stream has to end before work of another stream, or the reverse. If the kinds of the streams
+    /// are recorded, the dependency follows from the kinds. Otherwise it follows from the times.
     DefaultStream,
-    /// The launch of the graph has to come first.
+    /// A graph node begins only after the launch of the graph.
     GraphLaunch,
     /// According to the graph's edges, an earlier node of the graph has to end first.
     GraphEdge,
-    /// An earlier node of the graph has to end first. This dependency is inferred from the times.
+    /// An earlier node of the graph has to end first, as inferred from the times.
     GraphNode,
-    /// The previous launch of the same graph has to end first.
+    /// A graph launch begins only after the previous launch of the same graph has ended.
     SameGraph,
-    /// Work of the same stream ended just before this work began, although that work was launched later. This
-    /// dependency is inferred from the times.
+    /// Work on the same stream that was launched later ended just before this work began. The dependency on the later
+    /// launch is inferred from the times.
     InferredOrder,
-    /// Work of another stream ended just before this work began. An inferred event dependency is used if the waits of
-    /// streams are not recorded.
+    /// Work of another stream ended just before this work began. The dependency is inferred only if the waits of
+    /// streams for CUDA events are not recorded.
     InferredEvent,
     /// A call waits for GPU work.
     Wait,
     /// A call waits, but the row does not show for which work. The call is assumed to wait for the last work that ended
     /// during the call.
     InferredWait,
-    /// The last rank has to enter the collective first.
+    /// A rank leaves a collective only after the last rank has entered it.
     Collective,
-    /// Another rank enters the collective later, but by no more than the error of the clocks. Therefore this rank may
-    /// be the rank that entered last.
+    /// This rank may have entered the collective last, because other ranks entered later by no more than the error of
+    /// the clocks.
     CollectiveTie,
 }
 
@@ -174,11 +176,11 @@ pub struct HostCall {
     pub context: ContextId,
     /// Thread that made the call.
     pub thread: ThreadId,
-    /// Moments at which the call begins and ends.
+    /// The two moments at which the call begins and ends.
     pub(in super::super) moments: (MomentId, MomentId),
 }
 
-/// Two rows that contradict each other because an effect precedes its cause.
+/// Contradiction between two rows: according to their times, an effect precedes its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction {
     /// Index of the instruction that is the cause.
@@ -187,7 +189,7 @@ pub struct Contradiction {
     pub effect: u32,
     /// Reason why the effect should come after the cause.
     pub kind: EdgeKind,
-    /// Time in ns by which the effect precedes the cause.
+    /// Time in ns from the effect to its cause, which comes later.
     pub nanos: u64,
 }
 
@@ -199,9 +201,9 @@ pub(in super::super) struct Graph {
     pub(in super::super) calls: Vec<HostCall>,
     /// Number of edges that were omitted because the effect precedes the cause.
     pub(in super::super) contradicted: u64,
-    /// Omitted edge whose effect precedes its cause by the longest time.
+    /// Omitted edge with the worst contradiction: its effect precedes its cause by the longest time.
     pub(in super::super) worst: Option<Contradiction>,
-    /// Positions of the synchronization calls, and of the calls that waited for the copy that they submitted.
+    /// Positions of the synchronization calls, and of the copy calls that waited for their own copy.
     pub(in super::super) waiting: BTreeSet<u32>,
     /// Number of GPU operations without times, which are not in the graph.
     pub(in super::super) untimed: u64,
@@ -211,15 +213,15 @@ pub(in super::super) struct Graph {
     pub(in super::super) call_of: Vec<u32>,
     /// Whether calls that wait for other threads are recorded.
     pub(in super::super) knows_threads: bool,
-    /// Number of calls that waited for another thread, if the other thread's call is not recorded.
+    /// Number of calls that waited for another thread's call which is not recorded.
     pub(in super::super) unclear_thread_waits: u64,
-    /// Number of calls that take a lock if several threads take locks, otherwise 0.
+    /// Number of calls that take a lock. If at most one thread takes locks, the number is 0.
     pub(in super::super) shared_locks: u64,
     /// Measured times of kernels that allow programmatic launches to begin, or that are launched programmatically.
     pub(in super::super) kernels: LearnedKernels,
     /// Ends of kernels that overlapped the previous kernel but took as long as they take alone.
     pub(in super::super) unhindered: IdMap<MomentId, ()>,
-    /// Latest time at which each listed call may begin without changing the order of calls across threads.
+    /// For each listed call, the latest begin that does not change the order of calls across threads.
     pub(in super::super) order_limits: Vec<(MomentId, u64)>,
 }
 
@@ -233,8 +235,8 @@ impl Graph {
         self.moments[id as usize].time
     }
 
-    /// Adds an edge, unless the times contradict it. If the lag exceeds the recorded time between the moments, the lag
-    /// is reduced to this time.
+    /// Adds an edge, unless the times contradict it. If the lag exceeds the recorded time between the edge's two
+    /// moments, the lag is reduced to the recorded time.
     pub(super) fn add_edge(&mut self, from: MomentId, to: MomentId, kind: EdgeKind, lag: u64) {
         let (cause, effect) = (self.moments[from as usize], self.moments[to as usize]);
         if cause.time > effect.time {
@@ -261,11 +263,11 @@ impl Graph {
     }
 
     /// Sorts the moments so that every edge leads to a later position. Moments of equal time are sorted so that an
-    /// instruction comes after the instructions on which it depends. The function `sort_moments` does not sort the
+    /// instruction comes after the instructions on which it depends. This function sorts only the moments and not the
     /// edges.
     pub(in super::super) fn sort_moments(&mut self) {
         let mut order: Vec<MomentId> = (0..self.moments.len() as MomentId).collect();
-        // The moments of each thread and of each stream are already in order, which makes the stable sort fast.
+        // The stable sort is fast, because the moments of each thread and of each stream are already in order.
         order.sort_by_key(|id| {
             let Moment { time, rank, kind, .. } = self.moments[*id as usize];
             (time, rank, kind)
@@ -280,7 +282,7 @@ impl Graph {
         self.edges = edges;
     }
 
-    /// Puts the moments into the given order. `position` contains the new position of each moment.
+    /// Reorders the moments. `position` contains the new position of each moment.
     fn move_moments(&mut self, order: Vec<MomentId>, position: &[MomentId]) {
         self.launch_of = std::mem::take(&mut self.launch_of)
             .into_iter()
@@ -301,15 +303,15 @@ impl Graph {
 fn move_edges(edges: &mut Vec<Edge>, position: &[MomentId]) {
     edges.retain_mut(|edge| {
         (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
-        // An edge that leads backwards between moments of equal time could close a cycle. An edge between moments of
-        // equal time has no effect on times, so it can be dropped.
+        // If an edge leads backwards between moments of equal time, it could close a cycle. Such an edge can be
+        // dropped, because an edge between moments of equal time has no effect on times.
         edge.from < edge.to
     });
 }
 
 /// Sorts edges by `to`, `from` and kind. `moments` is the number of moments. Few edges lead to each moment, so the
-/// edges are first placed by a counting sort on `to`, which takes linear time. The edges are swapped in place, because
-/// a second list would need 75 MB for a million kernels.
+/// edges are first placed by a counting sort on `to`, which takes linear time. The edges are sorted in place, because a
+/// second list of edges would need 75 MB for a million kernels.
 pub(in super::super) fn sort_edges(edges: &mut [Edge], moments: usize) {
     if edges.is_sorted_by_key(edge_key) {
         return;
@@ -335,7 +337,7 @@ pub(in super::super) fn sort_edges(edges: &mut [Edge], moments: usize) {
 }
 
 /// Merges `others` into `edges`. Both lists must be sorted by `to`, and the result is sorted by `to`, `from` and kind.
-/// The merge starts at the last edges, so that no second list is needed.
+/// The merge starts with the last edges of both lists, so that no third list is needed.
 pub(super) fn merge_edges(edges: &mut Vec<Edge>, others: Vec<Edge>) {
     let (mut left, mut left_others) = (edges.len(), others.len());
     edges.extend_from_slice(&others);

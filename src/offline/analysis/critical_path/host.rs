@@ -7,18 +7,18 @@ use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, merge_edges, sor
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Denominator N for hand-offs (waits for another thread) that are inferred from times. Another thread counts as the
-/// reason of a pause between two calls only if its calls cover at least 1/N of the pause.
+/// Denominator N of a share, used to infer hand-offs (waits for another thread) from times. A pause between two calls
+/// of a thread counts as a wait for another thread only if the other thread's calls cover at least 1/N of the pause.
 const HAND_OFF_PART: u64 = 2;
 
 /// State of a host thread while its moments are read in order.
 #[derive(Default)]
 struct Line {
-    /// Last moment of the thread that was read so far.
+    /// Moment of the thread that was read last.
     last: Option<MomentId>,
-    /// Calls that have begun but not yet ended.
+    /// Calls of the thread that have begun but not yet ended.
     open: Vec<u32>,
-    /// Begins of the thread's calls that were read so far.
+    /// Begin moments of the thread's calls, as far as they were read.
     begins: Vec<MomentId>,
 }
 
@@ -83,8 +83,8 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
 
 /// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. The
 /// first call of a thread is assumed to have waited for another thread. A later call is assumed to have waited if the
-/// other thread was in calls for a large part of the pause before the call. The constant [`HAND_OFF_PART`] defines this
-/// part.
+/// other thread was in calls for a large part of the pause before the call. The constant [`HAND_OFF_PART`] defines how
+/// large this part must be.
 fn is_hand_off(
     graph: &Graph,
     lines: &[Line],
@@ -138,12 +138,12 @@ pub(in super::super) fn is_cuda_call(name: &str) -> bool {
     !name.starts_with("pthread_")
 }
 
-/// Shortest durations of calls that did not wait, in ns. A call that waits also spends at least the shortest duration
-/// on the host.
+/// Shortest durations in ns of calls that did not wait. A call that waits is assumed to need this duration on the host
+/// in addition to its wait.
 struct ShortestCalls {
     by_context: IdMap<ContextId, u64>,
-    /// Shortest duration of a call over all functions, in ns. The overall shortest duration is used for a function
-    /// whose calls all waited.
+    /// Shortest duration of a call over all functions, in ns. This duration is used for a function if all calls of the
+    /// function waited.
     of_all: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Divides the parts of a critical path that are host time between two calls. Each new part of the path is the time
-//! that the thread spent in one stack.
+//! Divides a part of the critical path if it is host time between two calls. Each of the new parts is the time that the
+//! thread spent in one stack.
 //!
 //! ```text
 //! calls    |launch|                                      |launch|
@@ -11,18 +11,19 @@ use super::path::{PathClass, PathPart, What};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, FrameKind, IdMap, LabelKind};
 
-/// A stack in which a thread was, its time span, and the class for the parts of the path in this stack.
+/// A stack that a thread had for some time: the time span, the launch context with the stack, and the class for this
+/// part of the path.
 pub(in super::super) struct HostStack {
     pub(in super::super) span: (u64, u64),
     pub(in super::super) context: ContextId,
     pub(in super::super) class: PathClass,
 }
 
-/// Function that supplies the known stacks of a thread within a given time span before a call, in order of time. The
-/// call is given by its position in the list of calls.
+/// Function that supplies, in order of time, the known stacks of a thread within a time span before one of its calls.
+/// The arguments are the position of the call in the list of calls, the time span and a receiver for the stacks.
 pub(in super::super) type EachStack<'a> = dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)) + 'a;
 
-/// Returns the parts of a path after dividing each part between two calls into one part per stack.
+/// Returns the parts of a path, in which each host time between two calls is divided into one part per stack.
 pub(in super::super) fn divide(parts: &[PathPart], each_stack: &mut EachStack<'_>) -> Vec<PathPart> {
     let mut divided: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {
@@ -82,8 +83,8 @@ impl<'a> StackClasses<'a> {
 }
 
 /// Returns the innermost useful name in the stack of a thread between two calls. A useful name is the name of a
-/// function, an operator, an API call or an NVTX range. Names of steps and labels for the time between two slices are
-/// skipped.
+/// function, an operator, an API call or an NVTX range. Names of steps, and labels that stand for the time between two
+/// slices, are skipped.
 pub fn host_stack_name(profile: &Profile, context: ContextId) -> Option<&str> {
     let frames = profile.stack(profile.context(context)?.stack);
     let names = frames.map(|frame| {

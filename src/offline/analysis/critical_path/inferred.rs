@@ -1,25 +1,25 @@
-//! Infers dependencies from times alone. A dependency is inferred only if the recorded dependencies leave a long delay
-//! unexplained.
+//! Infers dependencies from times alone. A dependency is inferred only if work began long after all its recorded
+//! dependencies had ended.
 
 use super::graph::{EdgeKind, Graph, MAX_LATENCY_NS, MomentId};
 use super::streams::{NO_STREAM, Streams};
 
-/// Maximum number of earlier ends of GPU work that are tried as the cause of a begin.
+/// Maximum number of ends of GPU work that are tried as the cause of a later begin of GPU work.
 const MAX_CANDIDATES: usize = 64;
 
-/// End of a GPU operation.
+/// Moment and time at which a GPU operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct End {
     pub(super) time: u64,
     pub(super) moment: MomentId,
-    /// Index of the stream, or [`NO_STREAM`].
+    /// Index of the operation's stream, or [`NO_STREAM`].
     pub(super) stream: u32,
 }
 
 /// Adds an edge to each GPU operation that begins late although all its recorded causes had ended. The cause of a late
-/// begin is assumed to be work on the same stream that ended just before this begin. If no waits of streams are
-/// recorded, the cause of a late begin can also be work on another stream of the GPU. `ends` must be sorted.
-/// `stream_of` gives the stream for each begin of GPU work.
+/// begin is assumed to be work on the same stream that ended just before this begin. If the waits of streams are not
+/// recorded, work that ended on another stream of the same GPU can also be the cause. `ends` must be sorted.
+/// `stream_of` contains each begin of GPU work together with its stream.
 pub(super) fn add_inferred_edges(
     graph: &mut Graph,
     (ends, stream_of): (&[End], &[(MomentId, u32)]),

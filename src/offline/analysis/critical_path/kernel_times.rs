@@ -12,17 +12,17 @@ pub(in super::super) enum Trigger {
     AtEnd,
 }
 
-/// Measured times of a kernel. A time is `None` if it cannot be measured from any launch in the run.
+/// Measured times of a kernel. A time is `None` if no launch in the run shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct KernelTimes {
-    /// Duration of a launch that does not wait for the previous kernel, in ns.
+    /// Duration of the kernel in ns if it does not wait for the previous kernel while it runs.
     pub(in super::super) duration: Option<u64>,
     pub(in super::super) trigger: Option<Trigger>,
-    /// Tail of the kernel: the time in ns that the kernel runs after the end of the previous kernel. The tail is known
-    /// only from launches that waited for the previous kernel's end.
+    /// Tail of the kernel: the time in ns that the kernel runs after the end of the previous kernel. The tail is
+    /// measured only in launches in which this kernel waited for the previous kernel's end.
     pub(in super::super) tail: Option<u64>,
     /// Minimum time in ns from the end of the previous kernel to this kernel's end. The minimum is taken over the
-    /// launches that overlapped the previous kernel. The kernel's tail is at most this long.
+    /// launches in which this kernel overlapped the previous kernel. The kernel's tail is not longer than this minimum.
     pub(in super::super) max_tail: Option<u64>,
 }
 
@@ -30,14 +30,14 @@ pub(in super::super) struct KernelTimes {
 /// the kernel's times depend on them.
 pub(super) type KernelKey = (NameId, [u32; 3], [u32; 3]);
 
-/// Measured times of kernels, and the launches that these times do not explain.
+/// Measured times of kernels, and the programmatic launches for which such times are missing.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LearnedKernels {
     pub(super) times: IdMap<KernelKey, KernelTimes>,
-    /// Indexes of the programmatic launches on streams whose times had to be estimated by a rule, because no measured
-    /// times exist.
+    /// Indexes of the programmatic launches whose times had to be estimated by a rule, because no launch shows the
+    /// times of their kernels.
     pub(in super::super) guessed: Vec<u32>,
-    /// Number of graph edges that may be programmatic.
+    /// Number of graph edges for which it is unknown whether they are programmatic.
     pub(in super::super) unclear_edges: u64,
 }
 

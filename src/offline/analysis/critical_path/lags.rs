@@ -1,14 +1,15 @@
-//! Finds the shortest times from a launch call to the begin of its GPU work. Work that begins later than the shortest
-//! time must have waited for another reason.
+//! Finds the shortest times from a launch call to the begin of the launched GPU work. If work begins later than the
+//! shortest time after its launch call, it must have waited for something else.
 
 use super::super::instructions::InstructionKind;
 use super::graph::MAX_LATENCY_NS;
 
-/// Minimum number of launches for a kind of work to have its own shortest time. A kind with fewer launches uses the
-/// shortest time over all kinds, because perhaps no launch of this kind found its stream idle.
+/// Minimum number of launches of a kind of work. Only a kind with at least this number gets its own shortest time. A
+/// kind with fewer launches than this minimum uses the shortest time over all kinds, because perhaps none of its
+/// launches found the stream idle.
 const MIN_LAUNCHES: u64 = 8;
 
-/// Kind of submitted work. Work that reaches the GPU in different ways has different kinds.
+/// Kind of submitted work. Two kinds differ in the way in which the work reaches the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in super::super) enum Submitted {
     Kernel,
@@ -54,7 +55,7 @@ impl Lags {
         *count += 1;
     }
 
-    /// Computes the final shortest times. Call this function once, after the last launch.
+    /// Computes the final shortest times. Call `finish` once, after the last launch was added.
     pub(super) fn finish(&mut self) {
         let known = self.counts.iter().zip(&self.shortest).filter(|(count, _)| **count > 0);
         let all = known.map(|(_, shortest)| *shortest).min().unwrap_or(0);

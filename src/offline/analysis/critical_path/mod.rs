@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The [`Graph`](graph::Graph) has a moment for the begin and the end of each host call and of each GPU operation. The
-//! graph has an edge for each reason why one moment cannot come before another. The path starts at the last moment and
-//! is followed backwards. From each moment, it continues along the edge that decided the moment's time. So the
-//! durations of the path's parts add up exactly to the duration of the run.
+//! graph has an edge for each reason why one moment cannot come before another. The path is found backwards, beginning
+//! at the last moment of the run. From each moment, the search continues along the edge that decided the moment's time.
+//! So the durations of the path's parts add up exactly to the duration of the run.
 
 mod build;
 mod causes;
@@ -55,18 +55,18 @@ pub(super) use host_stacks::{HostStack, StackClasses};
 pub(super) use kernel_times::{KernelTimes, Trigger};
 pub(super) use lags::Submitted;
 
-/// Denominator N: a run has no critical path if the times contradict more than 1/N of the edges.
+/// Denominator N of a share: no critical path is returned if the recorded times contradict more than 1/N of the edges.
 const MAX_CONTRADICTED_PART: u64 = 20;
-/// Maximum time in ns by which an effect may precede its cause. Smaller differences are expected, because GPU clocks
-/// are aligned with the host's clock only to within a few microseconds.
+/// Maximum time in ns by which an effect may precede its cause according to the recorded times. Such differences are
+/// expected up to this maximum, because GPU clocks are aligned with the host's clock only to within a few microseconds.
 const CLOCK_ERROR_NS: u64 = 20_000;
 
 /// The critical path of a run, and the time by which each GPU operation could have ended later.
 #[derive(Debug)]
 pub struct CriticalPath {
     graph: Graph,
-    /// Number of edges at the head of the list, which are sorted by their later moment. The edges after the sorted
-    /// edges were added for graph nodes whose edges are not recorded.
+    /// Number of sorted edges at the head of the graph's list of edges. The remaining edges, at the end of the list,
+    /// were added for graph nodes whose edges are not recorded.
     sorted_edges: usize,
     /// For each moment, the position of the edge that decided its time.
     deciding: Vec<u32>,
@@ -74,14 +74,14 @@ pub struct CriticalPath {
     /// calls of all threads keep their order.
     latest: Vec<u64>,
     /// For each moment, the latest time that would neither delay the end of the run nor change the order of calls
-    /// across threads. The list is empty if the order of calls does not limit any call.
+    /// across threads. This list is empty if no call is limited by the order of calls.
     in_order: Vec<u64>,
     parts: Vec<PathPart>,
     savings: OnceLock<Savings>,
 }
 
-/// Saving in ns for each part of a path. A saving is the time by which the run would be shorter if the part took no
-/// time.
+/// Saving in ns for each part of a path. The saving for a part is the time by which the run would be shorter if this
+/// part took no time.
 #[derive(Debug)]
 pub struct Savings(IdMap<u32, u64>);
 
@@ -97,8 +97,8 @@ impl CriticalPath {
     /// Finds the critical path. Returns `None` if there are no moments.
     ///
     /// # Errors
-    /// Fails if too many effects precede their causes, and the worst effect by more time than a clock error can
-    /// explain. The error is the worst contradiction between two rows.
+    /// Fails if too many effects precede their causes and a clock error cannot explain the longest of these time
+    /// differences. The returned error is the contradiction with the longest time difference.
     pub fn new(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let path = Self::for_replay(list, profile)?;
         Ok(path.map(|path| path.with_slack(&Causes::new(list))))
@@ -153,7 +153,8 @@ impl CriticalPath {
         self
     }
 
-    /// Divides the time between two calls of a thread into parts, one for each known stack in which the thread was.
+    /// Divides each time between two calls of a thread into parts: one part for each known stack of the thread in this
+    /// time.
     pub fn with_host_stacks(mut self, history: &HostHistory, profile: &Profile) -> Self {
         let mut classes = StackClasses::new(profile);
         let calls = &self.graph.calls;
@@ -167,8 +168,9 @@ impl CriticalPath {
         self
     }
 
-    /// Passes the times between successive calls of each thread to `each`, one time per stack. The arguments of `each`
-    /// are the position of the later call, the stack if it is known, and the duration in ns.
+    /// For each thread, divides the times between successive calls by stack, and passes each of the resulting times to
+    /// `each`. The arguments of `each` are the position of the later call, the stack if it is known, and the duration
+    /// in ns.
     pub fn each_time_between(
         &self,
         history: &HostHistory,
@@ -191,12 +193,12 @@ impl CriticalPath {
         }
     }
 
-    /// Divides the time between two calls of a thread into parts, one for each stack that `each_stack` supplies.
+    /// Divides each time between two calls of a thread into parts: one part for each stack that `each_stack` supplies.
     pub(super) fn divide_host_time(&mut self, each_stack: &mut EachStack<'_>) {
         self.parts = host_stacks::divide(&self.parts, each_stack);
     }
 
-    /// Returns the graph, and its edges that are sorted by their later moment.
+    /// Returns the graph, and the part of its edges that is sorted by the later moment.
     pub(super) fn graph(&self) -> (&Graph, &[Edge]) {
         (&self.graph, &self.graph.edges[..self.sorted_edges])
     }
@@ -237,13 +239,13 @@ impl CriticalPath {
         &self.graph.moments
     }
 
-    /// Returns the edges of the graph, grouped by their later moment. The edges that were inferred for graph nodes are
-    /// at the end of the list.
+    /// Returns the edges of the graph, grouped by their later moment. Edges that were inferred for graph nodes are at
+    /// the end of the returned list.
     pub fn edges(&self) -> &[Edge] {
         &self.graph.edges
     }
 
-    /// Whether this edge decided the time of its later moment.
+    /// Whether the edge at this position decided the time of its later moment.
     pub fn decided(&self, edge: usize) -> bool {
         let to = self.graph.edges[edge].to;
         self.deciding[to as usize] == edge as u32

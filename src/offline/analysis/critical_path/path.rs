@@ -7,7 +7,7 @@ use super::graph::{Edge, EdgeKind, Graph, MAX_LATENCY_NS, MomentId, MomentKind};
 use super::slack::{NO_EDGE, earliest};
 use gpuflame_model::record::ContextId;
 
-/// Class of a part of the path.
+/// Class of a part of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathClass {
     /// A kernel runs.
@@ -16,19 +16,19 @@ pub enum PathClass {
     Memory,
     /// The GPU runs a graph whose nodes are not recorded.
     Graph,
-    /// A stream or a node of a graph runs a function on the host.
+    /// A host function runs, which a stream or a graph node called.
     HostFunction,
     /// A call on the host runs.
     Call,
     /// A call returns after the GPU work that it waited for has ended.
     Return,
-    /// A thread runs between two calls.
+    /// A host thread runs between two of its calls.
     Host,
-    /// Time from a call on one thread to a call on another thread that waited for the first call.
+    /// Time from a call on one thread to a later call on another thread, which waited for the earlier call.
     HandOff,
-    /// Time from the end of a launch call to the begin of the GPU work that it launched.
+    /// Time from the end of a launch call to the begin of the launched GPU work.
     Launch,
-    /// Time from the end of a GPU operation to the begin of the GPU operation that waited for it.
+    /// Time from the end of a GPU operation to the begin of another GPU operation that waited for this end.
     Gap,
     /// Time that the recorded rows do not explain.
     Unexplained(Unexplained),
@@ -80,7 +80,7 @@ pub enum What {
     Call(u32),
     /// The time between two calls of a thread.
     Between(u32, u32),
-    /// A time between two calls in which the thread was in a recorded stack.
+    /// Time between two calls for which a stack of the thread is recorded.
     Stack {
         /// Position of the call before this time.
         after: u32,
@@ -89,7 +89,7 @@ pub enum What {
         /// Launch context (stack and API call) that contains the recorded stack.
         context: ContextId,
     },
-    /// The part belongs to no recorded object.
+    /// The part of the path belongs to no recorded object.
     Nothing,
 }
 
@@ -133,8 +133,9 @@ pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts
     parts
 }
 
-/// Finds the critical path and calls `each` with its parts, in order of time. The moments need not be sorted by time.
-/// But `edges` must be sorted by `to`, and every edge must lead to a moment with a larger `place`.
+/// Finds the critical path and calls `each` with its parts, in order of time. The moments need not be sorted by time,
+/// but `edges` must be sorted by `to`. Every edge must lead to a moment whose `place` is larger than that of the edge's
+/// first moment.
 pub(in super::super) fn each_part_in_order(
     graph: TimedGraph<'_>,
     edges: EdgesView<'_>,
@@ -149,7 +150,8 @@ pub(in super::super) fn each_part_in_order(
         near = edges.first_to(at, near);
         let of_moment =
             (near..).map_while(|id| edges.get(id).filter(|edge| edge.to == at).map(|edge| (id, edge)));
-        // If several edges rank equally, the edge from the moment with the largest place decides, as in a sorted graph.
+        // If several edges have the same sort key, the edge from the moment with the largest place decides, as in a
+        // sorted graph.
         let latest = of_moment.max_by_key(|(_, edge)| (earliest(graph, edge), place(edge.from)));
         let Some((id, edge)) = latest else { break };
         path.push(id as u32);
@@ -187,9 +189,9 @@ struct Walk<'a> {
     graph: TimedGraph<'a>,
     facts: &'a dyn InstructionFacts,
     each: &'a mut dyn FnMut(&PathPart),
-    /// Kind of the zero-length edges since the last part that was passed on.
+    /// Kind of the edges of zero length after the part that was passed to `each` last.
     reason: Option<EdgeKind>,
-    /// Position of the edge that is currently visited.
+    /// Position of the edge that the loop currently visits.
     at: Option<u32>,
 }
 
@@ -227,7 +229,8 @@ impl Walk<'_> {
             EdgeKind::Stream | EdgeKind::GraphEdge | EdgeKind::GraphNode if to.kind == MomentKind::End => {
                 self.work(span, to.instruction);
             }
-            // The previous node of the graph lets this node begin before the previous node ends.
+            // A graph node begins before the previous node has ended, because the previous node allowed this
+            // (programmatic edge).
             EdgeKind::GraphNode if from.kind == MomentKind::Begin => self.work(span, from.instruction),
             _ => self.gap(span, to.instruction, edge.kind),
         }

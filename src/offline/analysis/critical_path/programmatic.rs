@@ -6,10 +6,11 @@
 //! second                     |## second #######.|.. tail ..|
 //! ```
 //!
-//! The first kernel lets the second kernel begin at the first kernel's trigger, or at its end. At some point the second
-//! kernel waits for the end of the first kernel. The time that the second kernel runs after the end of the first kernel
-//! is called the second kernel's tail. No tool records the trigger or the tail. Trigger and tail are measured in
-//! launches that show them, and are then used for all launches of the same kernel.
+//! The first kernel lets the second kernel begin either at a moment that is called the trigger, or at the first
+//! kernel's end. At some point the second kernel waits for the end of the first kernel. The time from the end of the
+//! first kernel to the end of the second kernel is called the second kernel's tail. No tool records the trigger or the
+//! tail. Some launches show the trigger and the tail in their recorded times. The values measured in these launches are
+//! used for all launches of the same kernel.
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::graph::{EdgeKind, Graph, MomentId};
@@ -19,7 +20,7 @@ use gpuflame_model::record::{GraphId, GraphNodeId, IdMap};
 /// Maximum difference in ns between the launch delays of kernels that find their stream idle. The maximum of 1 us was
 /// measured on an H100.
 const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
-/// Denominator N: the measured times of a kernel may differ by at most 1/N of their median.
+/// Denominator N of a share: the values measured for one time of a kernel may differ by at most 1/N of their median.
 const MAX_SPREAD_PART: u64 = 50;
 
 /// A kernel that is or may be launched programmatically (the second kernel), and the previous kernel (the first
@@ -31,9 +32,10 @@ pub(super) struct Overlap {
     /// Index of the second kernel's instruction.
     pub(super) after: u32,
     pub(super) place: OverlapPlace,
-    /// Latest time of all other causes for the second kernel's begin, or `None` if it is unknown.
+    /// Time at which the last other cause let the second kernel begin, or `None` if it is unknown. Other causes are all
+    /// causes except the first kernel.
     pub(super) other: Option<u64>,
-    /// Kind of the edge between the two kernels if the launch is not programmatic.
+    /// Kind that the edge between the two kernels has if the launch is not programmatic.
     pub(super) kind: EdgeKind,
 }
 
@@ -51,7 +53,8 @@ pub(super) struct OverlapPlace {
 struct Samples {
     durations: Vec<u64>,
     triggers: Vec<u64>,
-    /// Number of later launches that waited for the end of this kernel.
+    /// Number of following kernels that began only after the end of this kernel, although they could have begun
+    /// earlier.
     at_end: u64,
     tails: Vec<u64>,
     max_tail: Option<u64>,
@@ -109,7 +112,7 @@ struct Learning<'a> {
     graph: &'a mut Graph,
     list: &'a InstructionList,
     learned: LearnedKernels,
-    /// For each graph edge whose kind a launch shows, whether the edge is programmatic.
+    /// Whether a graph edge is programmatic, for each edge for which a launch shows this.
     pairs: IdMap<NodePair, bool>,
 }
 
@@ -155,8 +158,8 @@ impl Learning<'_> {
         }
     }
 
-    /// Stores the tail of the second kernel. If the second kernel ran longer than it runs alone, it waited for the end
-    /// of the previous kernel.
+    /// Stores the tail of the second kernel. If the second kernel ran longer than its duration without waiting, it
+    /// waited for the end of the previous kernel.
     fn note_tail(&self, samples: &mut IdMap<KernelKey, Samples>, waiting: &[u32], overlap: &Overlap) {
         let (before, after) = self.spans(overlap);
         let instruction = self.list.get(overlap.after);
@@ -208,15 +211,16 @@ impl Learning<'_> {
         }
         let lag = match times.trigger {
             Some(Trigger::After(lag)) => lag,
-            // If no other cause was as late, the first kernel decided when the second kernel began.
+            // If every other cause was earlier, the first kernel decided when the second kernel began.
             _ if !overlaps => before.1 - before.0,
             _ if overlap.other.is_some_and(|other| after.0 <= other + MAX_LAUNCH_SCATTER_NS) => 0,
             _ => after.0.saturating_sub(before.0),
         };
         self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
         if before.1 <= after.1 {
-            // If the second kernel's tail is unknown, the longest possible tail is assumed. It is the time after the
-            // first kernel's end, but at most the second kernel's own duration.
+            // If the second kernel's tail is unknown, the longest possible tail is assumed. The longest possible tail
+            // is the time from the first kernel's end to the second kernel's end, limited to the second kernel's own
+            // duration.
             let longest = (after.1 - before.1).min(own.duration.unwrap_or(u64::MAX).max(after.1 - after.0));
             let longest = own.max_tail.map_or(longest, |known| known.min(longest));
             self.graph.add_edge(end, done, overlap.kind, own.tail.unwrap_or(longest));

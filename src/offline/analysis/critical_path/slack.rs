@@ -1,6 +1,6 @@
-//! Finds the edge that decides the time of each moment. Also computes the slack of each moment, which is the time by
-//! which the moment could come later without delaying the run. Also computes the time that the run would save if a part
-//! of the path were shorter.
+//! Finds the edge that decides the time of each moment. Also computes two times: the slack of each moment (the time by
+//! which the moment could come later without delaying the run), and the saving for each part of the path (the time by
+//! which the run would be shorter if the part took no time).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,7 +33,7 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
 }
 
 /// Finds the deciding edges of the moments starting at `moment`. `edges` contains the edges that lead to these moments.
-/// `position` is the index of the first edge of `edges` in the graph.
+/// `position` is the index that the first of these edges has in the graph's list of edges.
 fn decide_part(
     graph: &Graph,
     edges: &mut [Edge],
@@ -50,10 +50,11 @@ fn decide_part(
     }
 }
 
-/// Sort key for the edges that lead to a moment. The edge with the largest key is the edge that allows the moment last,
-/// so it decides the moment's time. If several edges allow the moment at the same time, the edge from the latest moment
-/// decides, with two exceptions. If a kernel was not slowed down by the previous kernel, the kernel's own begin decides
-/// when it ends. If this rank may have entered a collective last, the rank's own begin decides when its kernel ends.
+/// Sort key for the edges that lead to a moment. Each edge allows the moment from a certain time on. The edge with the
+/// largest key allows it at the latest time, so this edge decides the moment's time. If several edges give the same
+/// time, the edge from the latest moment decides, with two exceptions. If a kernel was not slowed down by the previous
+/// kernel, the kernel's own begin decides when it ends. If this rank may have entered a collective last, the begin of
+/// its own kernel decides when this kernel ends.
 pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     let time = graph.time(edge.from);
     let from = match edge.kind {
@@ -99,9 +100,9 @@ pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     latest
 }
 
-/// For each moment, returns the latest time that keeps the order of calls across threads: no call begins after its
-/// limit. `latest` contains the latest times without the limits for the order of calls. The result is empty if no call
-/// has a limit in the order of calls.
+/// For each moment, returns the latest time that keeps the order of calls across threads. To keep this order, no call
+/// may begin after its limit in `Graph::order_limits`. `latest` contains the latest times without these limits. Returns
+/// an empty list if no call has a limit.
 pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     if graph.order_limits.is_empty() {
         return Vec::new();
@@ -121,8 +122,8 @@ pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
 }
 
 /// For each edge of the critical path, returns the maximum time by which the run would end earlier if the edge took no
-/// time. The saving is at most the smallest slack of all edges that bypass the edge of the path. `path` contains the
-/// positions of the path's edges in order of time.
+/// time. The saving for an edge of the path is at most the smallest slack among all edges that bypass it. `path`
+/// contains the positions of the path's edges in order of time.
 pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
     let mut is_on_path = vec![false; graph.edges.len()];
     path.iter().for_each(|at| is_on_path[*at as usize] = true);
@@ -135,8 +136,8 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
         let edge = graph.edges[*at as usize];
         while let Some(other) = others.next_if(|at| graph.edges[*at as usize].from <= edge.from) {
             let Edge { from, to, lag, .. } = graph.edges[other as usize];
-            // Only edges that bypass a part of the path are stored. Most edges end before the next edge of the path
-            // begins.
+            // Only edges that bypass the current edge of the path are stored in `past`. Most edges of the graph end
+            // before this edge begins.
             if to > edge.from {
                 let slack = latest[to as usize] - lag - graph.time(from);
                 past.push(Reverse((slack, to)));
@@ -167,7 +168,7 @@ fn sorted_by_start(graph: &Graph) -> Vec<u32> {
     sorted
 }
 
-/// For each position, returns the smallest slack over the moments at or after this position to which no edge leads.
+/// For each position, returns the smallest slack among the moments at this or a later position to which no edge leads.
 fn slack_of_free_moments(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     let mut is_free = vec![true; graph.moments.len()];
     graph.edges.iter().for_each(|edge| is_free[edge.to as usize] = false);

@@ -1,5 +1,6 @@
-//! Assigns an index to each stream of a run, and applies the rule of default streams. By this rule, work of the default
-//! stream waits for the other streams of its CUDA context, and the other streams wait for the default stream.
+//! Assigns an index to each stream of a run, and applies the rule of default streams. This rule holds within a CUDA
+//! context: work on the default stream waits for the other streams, and work on the other streams waits for the default
+//! stream.
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::super::states::StreamKey;
@@ -14,8 +15,8 @@ pub(super) const NO_STREAM: u32 = u32::MAX;
 /// Index that means "no moment".
 const NO_MOMENT: MomentId = MomentId::MAX;
 
-/// Streams of a run. The stream of each instruction and the default stream are looked up for each instruction, so they
-/// are stored by index.
+/// Streams of a run. Both the stream of an instruction and the default stream are looked up for every instruction. To
+/// make this fast, streams are stored by index.
 #[derive(Default)]
 pub(super) struct Streams {
     numbers: IdMap<StreamKey, u32>,
@@ -23,7 +24,7 @@ pub(super) struct Streams {
     /// Position of each CUDA context in `contexts`.
     context_numbers: IdMap<(DeviceId, GpuContextId), u32>,
     contexts: Vec<Context>,
-    /// Stream that was looked up last. Most instructions run on the stream of the previous instruction.
+    /// Stream that was looked up last, because most instructions run on the same stream as the previous instruction.
     last: Option<(StreamKey, u32)>,
     of_instruction: Vec<u32>,
 }
@@ -33,13 +34,13 @@ struct Stream {
     key: StreamKey,
     /// Index of the stream's CUDA context in [`Streams::contexts`].
     context: u32,
-    /// Latest end of the stream's work so far. The field `end` is used only to find the streams that are exempt from
-    /// the rule of default streams.
+    /// Latest end of the stream's work that was added so far. The field `end` is used only to find the streams that are
+    /// exempt from the rule of default streams.
     end: u64,
     /// Whether the stream is exempt from the rule of default streams. An exempt stream and the default stream of its
     /// CUDA context do not wait for each other.
     is_exempt: bool,
-    /// Moment at which the stream's last work so far ends. The field `last_work` is used only while edges are added.
+    /// Moment at which the stream's last added work ends. The field `last_work` is used only while edges are added.
     last_work: MomentId,
 }
 
@@ -83,8 +84,8 @@ impl Streams {
         members.insert(at, number);
     }
 
-    /// Adds the stream of the next instruction. Also finds streams to which the rule of default streams does not apply.
-    /// The rule does not apply to a stream if its work overlapped work on the default stream of its CUDA context.
+    /// Adds the stream of the next instruction. Also exempts streams from the rule of default streams. A stream is
+    /// exempt if its work overlapped work on the default stream of its CUDA context.
     pub(super) fn note(&mut self, instruction: &Instruction<'_>) {
         let number = key_of(instruction).map_or(NO_STREAM, |key| self.number(key));
         self.of_instruction.push(number);
@@ -109,8 +110,8 @@ impl Streams {
         *known = end.0.max(*known);
     }
 
-    /// Exempts the streams that are recorded as non-blocking from the rule of default streams. Call this function once,
-    /// after the last instruction was added.
+    /// Exempts the streams that are recorded as non-blocking from the rule of default streams. Call
+    /// `exempt_non_blocking` once, after the last instruction was added.
     pub(super) fn exempt_non_blocking(&mut self, list: &InstructionList) {
         for stream in &mut self.streams {
             stream.is_exempt |= list.is_blocking(stream.key.1, stream.key.2) == Some(false);
@@ -127,7 +128,8 @@ impl Streams {
         self.streams[stream as usize].key.0
     }
 
-    /// Returns the ends of the work that an instruction of this stream waits for by the rule of default streams.
+    /// Returns the ends of the work for which an instruction on this stream waits because of the rule of default
+    /// streams.
     pub(super) fn default_stream_ends(&self, stream: u32) -> impl Iterator<Item = MomentId> {
         let none: &[u32] = &[];
         let others = match self.streams.get(stream as usize) {
@@ -144,7 +146,7 @@ impl Streams {
         others.map(|other| other.last_work).filter(|end| *end != NO_MOMENT)
     }
 
-    /// Stores `end` as the end of the last work on the streams of an instruction.
+    /// Stores `end` as the end of the last work on each stream that the instruction uses.
     pub(super) fn note_last_work(&mut self, instruction: &Instruction<'_>, end: MomentId) {
         match instruction.detail {
             InstructionDetail::Graph { streams: Some(streams), .. } => {

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! A wait for a CUDA event waits for the last record of the event that was submitted before the wait. In the picture
-//! above, thread 1 records the event after `gemm`. If `gemm` ended after the call `wait for event`, this call would
-//! wait for an older record. The dependency graph cannot show how much later the run would end if a wait is for an
-//! older record. So the slack of a call ends at the next call of another thread that uses the same object. The order of
-//! calls limits slack only if the run records how threads wait for each other. If waits between threads are not
-//! recorded, such a wait may keep the order of their calls.
+//! above, thread 1 records the event after `gemm`. If `gemm` ended later than in the picture, the call `wait for event`
+//! would come before the call `record event`, and would wait for an older record. The dependency graph cannot show when
+//! the run would end in such a case. So the slack of a call ends where the next call of another thread that uses the
+//! same object begins. The order of calls limits slack only if the run records how threads wait for each other.
+//! Otherwise an unrecorded wait between two threads may keep their calls in order.
 
 use std::collections::HashMap;
 
@@ -38,8 +38,8 @@ enum Object {
     Locks,
 }
 
-/// How a call uses an object. The order of two uses of an object matters unless both uses are `One` or both are
-/// `Other`.
+/// How a call uses an object. If both uses of an object are `One`, or both are `Other`, their order does not matter. In
+/// all other cases it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Use {
     Alone,
@@ -55,8 +55,8 @@ impl Use {
     }
 }
 
-/// Finds the calls whose order relative to calls of other threads matters. The result contains the begin moment of each
-/// such call, and the latest time at which the call could begin without changing the order.
+/// Finds the calls whose order relative to calls of other threads matters. For each such call, returns the moment at
+/// which it begins, and the latest time at which it could begin without changing this order.
 pub(super) fn order_limits(
     graph: &Graph,
     list: &InstructionList,
@@ -158,8 +158,8 @@ fn add_uses(
     }
 }
 
-/// Calls `each` with the use that results from the rule of default streams. The order of two calls on the default
-/// stream itself already follows from their use of the stream.
+/// Calls `each` with the object and use that result from the rule of default streams. The order of two calls on the
+/// default stream itself already follows from their use of the stream.
 fn use_default_stream(list: &InstructionList, key: StreamKey, each: &mut dyn FnMut(Object, Use)) {
     let (_, context, stream) = key;
     if stream == DEFAULT_STREAM {

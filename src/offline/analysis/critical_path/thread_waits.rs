@@ -2,8 +2,8 @@
 //!
 //! Tools record barrier and lock calls, but do not record which barrier or lock a call uses. Therefore the times of the
 //! calls decide which calls belong to one barrier or lock. Threads that are in barrier calls at the same time are
-//! assumed to meet at one barrier. A call that waits for a lock is assumed to get the lock from the thread that
-//! released a lock last.
+//! assumed to meet at one barrier. A call that waits for a lock is assumed to get it from the other thread that last
+//! released any lock during the wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ use gpuflame_model::record::{IdMap, ThreadId};
 /// Calls that wait for other threads or release a lock, each with its kind and its position in [`Graph::calls`].
 pub(super) type ThreadCalls = Vec<(ThreadWait, u32)>;
 
-/// Adds edges to the moments at which calls that wait for other threads return. Stores in `waits` the time until which
-/// each waiting call waited.
+/// Adds edges to the moments at which calls that wait for other threads return. For each waiting call, stores the time
+/// until which the call waited in `waits`.
 pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &mut IdMap<u32, u64>) {
     if calls.is_empty() {
         return;
@@ -52,8 +52,8 @@ pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &m
     found.into_iter().for_each(|(cause, at)| add_edge(graph, waits, cause, at));
 }
 
-/// Returns the number of calls that returned long after the last recorded cause of their return. Nsight Systems does
-/// not record short calls, for example the call of the last thread at a barrier, or the release of a lock.
+/// Returns the number of waiting calls that returned long after every recorded cause of their return. Nsight Systems
+/// does not record short calls, for example the call of the last thread at a barrier, or the release of a lock.
 fn count_unclear(graph: &Graph, found: &[(MomentId, u32)], kinds: [&[(HostCall, u32)]; 3]) -> u64 {
     let mut latest: IdMap<u32, u64> = IdMap::default();
     for (cause, at) in found {
@@ -67,8 +67,8 @@ fn count_unclear(graph: &Graph, found: &[(MomentId, u32)], kinds: [&[(HostCall, 
     kinds.into_iter().flatten().filter(is_unclear).count() as u64
 }
 
-/// Returns groups of barrier calls that meet at one barrier. In a group, each barrier call begins before any other
-/// barrier call returns.
+/// Divides barrier calls into groups whose calls meet at one barrier. In a group, all calls begin before the first of
+/// them returns.
 fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
     let (mut first_end, mut threads) = (0, BTreeSet::new());
     let (mut groups, mut from) = (Vec::new(), 0);
@@ -88,7 +88,8 @@ fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
     groups
 }
 
-/// Returns the moment at which another thread began the last release of a lock while the call `lock` was waiting.
+/// Finds the last release of any lock that another thread began while the call `lock` was waiting, and returns the
+/// moment of this begin.
 fn release_before(unlocks: &[(HostCall, u32)], lock: &HostCall) -> Option<MomentId> {
     let until = unlocks.partition_point(|(unlock, _)| unlock.begin <= lock.end);
     let during = unlocks[..until].iter().rev().take_while(|(unlock, _)| unlock.begin > lock.begin);
@@ -112,7 +113,8 @@ fn add_edge(graph: &mut Graph, waits: &mut IdMap<u32, u64>, cause: MomentId, cal
     if time > end {
         return;
     }
-    // The moment of the return must sort after its cause even if both have the same time.
+    // The moment at which the call returns must sort after the moment that caused the return, even if both moments have
+    // the same time.
     let returned = &mut graph.moments[moments.1 as usize];
     returned.rank = returned.rank.max(rank);
     graph.add_edge(cause, moments.1, EdgeKind::ThreadWait, 0);
