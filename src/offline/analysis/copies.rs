@@ -12,8 +12,8 @@ use gpuflame_model::record::{Activity, CopyDetail, CorrelationId, Detail, Work};
 pub struct CopySums(BTreeMap<CopyPath, Weight>);
 
 impl CopySums {
-    /// Reads the copies from the sums that a process wrote on exit. Returns `None` if the sums contain copies without
-    /// paths, as in files written by earlier versions.
+    /// Reads the copies from the sums that the recorded process wrote when it exited. Returns `None` if the sums
+    /// contain copies without paths, which files from earlier versions do.
     pub fn from_sums(profile: &Profile) -> Option<Self> {
         let mut all = Self::default();
         for (path, weight) in profile.copies() {

@@ -14,7 +14,7 @@ pub struct LaunchDelays(IdMap<Work, WorkDelays>);
 pub struct WorkDelays(profile::LaunchDelays);
 
 impl LaunchDelays {
-    /// Reads the launch delays from the sums that a process wrote on exit.
+    /// Reads the launch delays from the sums that the recorded process wrote when it exited.
     pub fn from_sums(profile: &Profile) -> Self {
         let mut all = Self::default();
         for of_work in profile.delays() {

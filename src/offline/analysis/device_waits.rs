@@ -1,7 +1,8 @@
 //! Finds the API calls with which a thread waited for all work of its GPU, such as `cudaDeviceSynchronize`.
 //!
-//! The host measures the times of its waits itself, so these times can show that rows about the GPU are missing. When a
-//! wait for all work of a GPU returns, all GPU work that the thread launched earlier has ended.
+//! The host measures how long each wait takes. So a wait that lasts longer than all recorded GPU work shows that rows
+//! about GPU work are missing. When a wait for all work of a GPU returns, all GPU work that the thread launched earlier
+//! has ended.
 
 use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
@@ -22,7 +23,7 @@ fn is_device_wait(call: &str) -> bool {
 pub(super) struct WaitCalls(Vec<(u64, u64, ContextId)>);
 
 impl WaitCalls {
-    /// Stores the row if it describes a call that waited. Rows about anything else are ignored.
+    /// Stores the row if it describes a call that waited. All other rows are ignored.
     pub(super) fn add(&mut self, row: &Row<'_>) {
         if let Row::Wait(Wait { time, duration, context, .. }) = *row
             && self.0.len() < MAX_WAITS
@@ -53,7 +54,7 @@ impl DeviceWaits {
         self.0.is_empty()
     }
 
-    /// Finds the first wait of `thread` that began at `time` or later, and returns the time at which this wait ended.
+    /// Returns the end of the first wait that `thread` began at `time` or later.
     pub(super) fn end_after(&self, thread: ThreadId, time: u64) -> Option<u64> {
         let at = self.0.partition_point(|&(of, start, _)| (of, start) < (thread, time));
         self.0.get(at).filter(|(of, ..)| *of == thread).map(|(.., end)| *end)

@@ -6,7 +6,7 @@ use super::thresholds::MIN_RANK_CLOCK_NS;
 use gpuflame_model::profile::format_nanos;
 
 /// Returns the finding about the two ranks whose clocks differ most. A collective ends at the same time on all ranks.
-/// So its recorded ends show by how much the clocks of the ranks differ.
+/// So the difference between the ends recorded on two ranks is the difference between the clocks of the ranks.
 pub(super) fn clock_difference(ranks: &[(u32, &CollectiveKernels)]) -> Option<Cost> {
     let mut worst: Option<(i64, u32, u32)> = None;
     for (at, (one, first)) in ranks.iter().enumerate() {
@@ -34,7 +34,7 @@ pub(super) fn clock_difference(ranks: &[(u32, &CollectiveKernels)]) -> Option<Co
 }
 
 /// Returns by how many ns collectives end later on the clock of `second` than on the clock of `first`. Returns `None`
-/// if the two ranks have no collectives in common, or if the difference between their clocks varies too much.
+/// if the two ranks have no collectives in common, or if the difference varies too much between collectives.
 pub(super) fn clock_offset(first: &CollectiveKernels, second: &CollectiveKernels) -> Option<i64> {
     let mut differences: Vec<i64> = Vec::new();
     for (name, kernels) in second {

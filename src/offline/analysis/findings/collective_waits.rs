@@ -13,8 +13,8 @@ use super::super::communication::WorkClass;
 use super::clocks::clock_offset;
 use super::thresholds::MIN_RANK_CLOCK_NS;
 
-/// Maximum difference in ns between the ends of a collective's kernels on two ranks. The ends are compared on a common
-/// clock.
+/// Maximum difference in ns between the ends of a collective's kernels on two ranks. The ends are converted to a common
+/// clock before they are compared.
 const MAX_END_SPREAD_NS: i64 = 50_000;
 /// Minimum percentage of the kernels with one name that must be matched to a kernel on other ranks.
 const MIN_MATCHED_PERCENT: usize = 90;
@@ -25,8 +25,8 @@ pub(super) type Span = (i64, i64);
 /// Communication of a rank: the rank's collectives, and the periods in which the rank communicated but did not compute.
 pub(super) type RankCommunication<'a> = (&'a CollectiveKernels, &'a [Span]);
 
-/// For each rank, returns the time in ns for which the rank waited in collectives without computing. Returns `None` if
-/// there are no collectives, or if the collectives of the ranks cannot be matched to each other.
+/// For each rank, returns the total time in ns in which the rank waited in collectives and did not compute. Returns
+/// `None` if there are no collectives, or if the collectives of the ranks cannot be matched to each other.
 pub(super) fn exposed_waits(ranks: &[RankCommunication<'_>]) -> Option<Vec<u64>> {
     let (first, _) = ranks.first()?;
     let mut waits: Vec<Vec<Span>> = vec![Vec::new(); ranks.len()];
@@ -112,7 +112,7 @@ fn union(mut spans: Vec<Span>) -> Vec<Span> {
     joined
 }
 
-/// Returns the parts of `spans` that are not in `others`. Both lists must be disjoint and sorted.
+/// Returns the parts of `spans` that are not in `others`. In each list, the periods must be disjoint and sorted.
 fn without(spans: &[Span], others: &[Span]) -> Vec<Span> {
     let (mut left, mut first) = (Vec::new(), 0);
     for &(mut start, end) in spans {
@@ -132,7 +132,7 @@ fn without(spans: &[Span], others: &[Span]) -> Vec<Span> {
     left
 }
 
-/// Returns the periods that are in both lists. Both lists must be disjoint and sorted.
+/// Returns the periods that are in both lists. In each list, the periods must be disjoint and sorted.
 fn common(spans: &[Span], others: &[Span]) -> Vec<Span> {
     without(spans, &without(spans, others))
 }

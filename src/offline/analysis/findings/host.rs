@@ -1,4 +1,4 @@
-//! Findings about the host: why the host launched work late, or why kernels waited for copies.
+//! Creates the findings about the host: why it launched work late, and why kernels waited for copies.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ enum Reason {
     Allocation,
     SynchronousCopy,
     PageableCopy,
-    /// A copy that overlaps no kernel. The copy itself has no other problem, for example no pageable memory.
+    /// A copy that overlaps no kernel, and that has no further problem (such as pageable memory).
     Copy,
     Fragments,
     Read,
@@ -32,7 +32,7 @@ enum Reason {
     Loader,
     TinyKernels,
     Launches,
-    /// Any activity of the host that is not named by another reason.
+    /// Any activity of the host that no other variant describes.
     Other,
 }
 
@@ -40,13 +40,12 @@ enum Reason {
 #[derive(Debug, Default)]
 struct Group {
     nanos: u64,
-    /// Number of copies or kernels, if these are counted. If `counted` is 0, the number of gaps is estimated from
-    /// `squares`.
+    /// Number of copies or kernels, or 0 if the group counts gaps. The number of gaps is estimated from `squares`.
     counted: u64,
     squares: f64,
-    /// Part of `nanos`, in ns, for which the number of gaps is not known.
+    /// Part of `nanos` (in ns) that consists of an unknown number of gaps.
     uncounted: u64,
-    /// Duration in ns and site of the group's longest piece.
+    /// Longest piece of the group, given as (duration in ns, site).
     longest: (u64, Option<SampleSite>),
     /// Lost time in ns for each function, if the group contains several functions.
     functions: BTreeMap<String, u64>,
@@ -55,7 +54,7 @@ struct Group {
 }
 
 impl Group {
-    /// Returns the number of copies, kernels or gaps, which is at least 1.
+    /// Returns the number of copies, kernels or gaps in the group, which is at least 1.
     fn count(&self) -> u64 {
         match self.counted {
             0 => usual_count(self.nanos, self.squares),
@@ -75,14 +74,14 @@ impl Group {
         if large.len() < 2 || large.iter().any(|(name, _)| name.is_empty()) { Vec::new() } else { large }
     }
 
-    /// Whether the number of gaps is known for at least half of the lost time.
+    /// Whether at least half of the group's lost time consists of a known number of gaps.
     fn is_counted(&self) -> bool {
         self.uncounted <= self.nanos / 2
     }
 }
 
-/// Minimum share of a finding's time, in percent, for which an innermost function or range is named in addition to
-/// another one.
+/// Minimum share of a finding's time in percent. If a finding names several innermost functions or ranges, each of them
+/// has at least this share.
 const MIN_INNER_PERCENT: f64 = 10.0;
 /// Maximum number of innermost functions and ranges that a finding names.
 const MAX_INNER: usize = 3;
@@ -90,7 +89,7 @@ const MAX_INNER: usize = 3;
 /// Maximum number of functions that the finding about a launch-bound run lists.
 const MAX_LAUNCHING_FUNCTIONS: usize = 4;
 
-/// Returns the findings about all pieces of lost time.
+/// Groups the pieces of lost time by reason and function, and returns the findings about these groups.
 pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
     let mut groups: BTreeMap<(Reason, String), Group> = BTreeMap::new();
     for piece in pieces {
@@ -137,7 +136,7 @@ pub(super) fn copy_costs(lost: &Lost<'_>, copies: &IdMap<ContextId, u64>) -> Vec
     groups.iter().filter_map(|((reason, function), group)| cost(lost, *reason, function, group, 0)).collect()
 }
 
-/// Returns the reason for a piece of lost time, the user's function, and the site that shows the reason.
+/// For a piece of lost time, returns the reason, the user's function, and the site that shows this reason.
 fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)> {
     let place = lost.places.of(piece.site);
     let of =
@@ -147,7 +146,8 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         Cause::Unknown => return None,
         Cause::Dependency => {
             let is_short = piece.nanos / piece.gaps.max(1) <= MAX_HARDWARE_GAP_NS;
-            // In a recording, the site belongs to the work that waited, not to the copy that was waited for.
+            // In a recording, the site of the piece is the site of the work that waited, and not of the copy for which
+            // it waited.
             let is_copy = lost.is_kernel_time && place.of_call.copies && !is_short;
             return is_copy.then(|| copy_reason(lost, &place)).and_then(here);
         }
@@ -196,8 +196,8 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
 }
 
 /// Whether a function whose name suggests that it loads data may really load data. For example, a function `next_token`
-/// that launches kernels and copies nothing to the GPU computes something and does not load data. `function` is empty
-/// if a library loads the data.
+/// does not load data if it launches kernels and copies nothing to the GPU. If a library loads the data, `function` is
+/// empty.
 fn may_load(lost: &Lost<'_>, function: &str) -> bool {
     let launched = lost.work.of(function);
     function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0
@@ -222,32 +222,32 @@ fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     }
 }
 
-/// Whether the host in this place only waited for the GPU, and did not copy or read a value.
+/// Whether the host only waited for the GPU in the place `waited`, and neither copied nor read a value.
 pub(super) fn is_wait_alone(lost: &Lost<'_>, waited: &Place) -> bool {
     waited.of_call.waits_for_gpu && wait_reason(lost, waited) == Some(Reason::Wait)
 }
 
-/// Returns the reason for the time in a recording between a wait and the next call. The time between a wait and the
-/// next call may have begun long after the wait. For the time after a wait, only a read is accepted as the reason,
-/// because a program needs a value that it reads immediately. The time after the wait must also be short, or it must
-/// recur. If a program works for seconds after a single read, it would work for as long without the read.
+/// Returns the reason for idle time of the GPU between a wait and the next call, in a recording. This idle time may
+/// have begun long after the wait. Therefore a wait counts as its reason only if the wait read a value, because a
+/// program usually uses such a value immediately. In addition, the idle time must be short or must recur. If a program
+/// works for seconds after a single read, it would work for the same time without the read.
 fn reason_after_wait(lost: &Lost<'_>, waited: &Place, piece: &Piece) -> Option<Reason> {
     let is_short = piece.nanos / piece.gaps.max(1) < MIN_PAUSE_NS;
     ((is_short || !is_rare(lost, piece.gaps)) && reads_value(lost, waited)).then_some(Reason::Read)
 }
 
-/// Whether the host waited for short copies in order to read values from them.
+/// Whether the host waited for short copies from the GPU in order to read the copied values.
 fn reads_value(lost: &Lost<'_>, waited: &Place) -> bool {
     let to_host = lost.work.of(&waited.function).to_host;
     to_host.count > 0 && to_host.mean() <= MAX_READ_NS && (lost.pageable.1 || waited.of_call.waits_for_gpu)
 }
 
-/// Whether gaps are so rare that at most [`MAX_PAUSES_PERCENT`] percent of the iterations can contain one.
+/// Whether the number of gaps is at most [`MAX_PAUSES_PERCENT`] percent of the number of iterations.
 fn is_rare(lost: &Lost<'_>, gaps: u64) -> bool {
     gaps.saturating_mul(100) <= lost.work.iterations.saturating_mul(MAX_PAUSES_PERCENT)
 }
 
-/// Returns the reason why the copies of a function cost time.
+/// Returns the reason why the copies made by the function of `place` cost time.
 fn copy_reason(lost: &Lost<'_>, place: &Place) -> Reason {
     let launched = lost.work.of(&place.function);
     let is_to_host = launched.to_host.nanos > launched.to_device.nanos;
@@ -277,7 +277,7 @@ fn has_tiny_kernels(lost: &Lost<'_>, function: &str, launched: &Launched) -> boo
 }
 
 /// Adds the GPU time of tiny kernels to the groups. For a recording, also adds the GPU time of copies that the host
-/// waits for. In a trace, the time of such copies is already a part of the time without kernels.
+/// waits for. In a trace, the time of such copies is already contained in the time without kernels.
 fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>) {
     for (function, launched) in &lost.work.functions {
         if has_tiny_kernels(lost, function, launched) {
@@ -293,8 +293,8 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
             Reason::Copy => continue,
             reason => reason,
         };
-        // A short copy that reads a value costs only the wait for the copy. In a recording of sums, all copies may
-        // belong to the start-up, unless the GPU waited for them.
+        // If a short copy reads a value, only the wait for the copy costs time. In a recording of sums, all copies may
+        // belong to the start-up, unless lost time of the same reason and function is known.
         let key = (reason, function.clone());
         if reason == Reason::Read || (!lost.has_rows && !groups.contains_key(&key)) {
             continue;
@@ -306,9 +306,8 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
     }
 }
 
-/// Removes the groups for launches from `groups`, and returns them as one group. Launches are joined into one group
-/// because a launch-bound program has no single culprit. Functions that cost little time between launches are part of
-/// the joined group.
+/// Removes the groups for launches from `groups`, and returns them as one group. They are joined because a launch-bound
+/// program has no single culprit. The joined group also contains functions that cost little time between launches.
 fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> Option<Group> {
     let mut all = Group::default();
     groups.retain(|(reason, function), group| {
@@ -326,8 +325,7 @@ fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> O
     (all.nanos > 0).then_some(all)
 }
 
-/// Returns the median duration of the gaps, in ns. Each gap of a piece counts with the average duration of the piece's
-/// gaps.
+/// Returns the median duration of all gaps, in ns. The gaps of a piece are assumed to be equally long.
 fn usual_gap(pieces: &[Piece]) -> u64 {
     let mut gaps: Vec<(u64, u64)> = pieces
         .iter()
@@ -425,7 +423,8 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
     Some(Cost { id, nanos: group.nanos, count: gaps, why, ..Cost::within(&place, &group.shares()) })
 }
 
-/// Returns the clause that states how the GPU lost time. Copies count as busy time in a recording, but not in a trace.
+/// Returns the clause that states how the GPU lost time. In a recording, the GPU also counts as busy while it copies,
+/// but in a trace it does not.
 fn without(lost: &Lost<'_>) -> &'static str {
     if lost.is_kernel_time { "the GPU ran no kernel" } else { "the GPU was idle" }
 }
@@ -437,7 +436,7 @@ fn counted_pauses(count: u64, mean: u64) -> String {
     }
 }
 
-/// Whether `site` is a time between two calls and the later call copies data to the GPU.
+/// Whether `site` is a time between two calls, of which the later call copies data to the GPU.
 fn ends_in_copy(lost: &Lost<'_>, site: SampleSite) -> bool {
     let SampleSite::Between { before, .. } = site else { return false };
     let place = lost.places.of(SampleSite::Context(before));
@@ -454,7 +453,7 @@ fn launch_cost(lost: &Lost<'_>, group: &Group) -> Option<Cost> {
     let at = Cost::at(&place);
     let mean = group.nanos / group.count();
     if group.is_counted() && group.count() < MIN_LAUNCH_GAPS && mean >= MIN_PAUSE_NS {
-        // The first launch of a kernel loads code. A few first launches do not make a run launch-bound.
+        // The first launch of a kernel loads the kernel's code. A few such launches do not make a run launch-bound.
         let why = format!(
             "{} in or before a launch or copy: code may be loaded on first use",
             counted_pauses(group.count(), mean)

@@ -3,7 +3,7 @@
 use gpuflame_explain::timeline::StateHistory;
 use gpuflame_model::record::{ContextId, HostState, IdMap, Row, ThreadId};
 
-/// States of the host's threads, used for the times in which a GPU waited for the host. Only traces of other tools
+/// States of the host's threads, which show what the host did while a GPU waited for it. Only traces of other tools
 /// contain states of threads.
 #[derive(Debug, Default)]
 pub struct HostStates {
@@ -15,7 +15,7 @@ impl HostStates {
         self.threads.is_empty()
     }
 
-    /// Stores the row if it describes the state of a thread. Rows about anything else are ignored.
+    /// Stores the row if it describes the state of a thread. All other rows are ignored.
     pub fn row(&mut self, row: &Row<'_>) {
         if let Row::HostState(HostState { thread, since, context }) = *row {
             self.threads.entry(thread).or_default().push(since.0, context);

@@ -30,14 +30,14 @@ impl Sum {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Launched {
     pub(super) kernels: Sum,
-    /// Sum of the tiny kernels, whose average duration does not exceed a limit. Whether kernels are tiny is decided by
-    /// the average duration for each stack and kernel name.
+    /// Sum of the tiny kernels. All kernels with the same stack and kernel name count as tiny if their average duration
+    /// does not exceed a limit.
     pub(super) tiny: Sum,
     pub(super) to_device: Sum,
     pub(super) to_host: Sum,
-    /// Stack that launched the most copies, with the number of these copies.
+    /// Stack that launched the most copies, and the number of copies that it launched.
     pub(super) copy_site: Option<(SampleSite, u64)>,
-    /// Stack that launched the most tiny kernels, with the number of these kernels.
+    /// Stack that launched the most tiny kernels, and the number of tiny kernels that it launched.
     pub(super) tiny_site: Option<(SampleSite, u64)>,
 }
 
@@ -51,9 +51,9 @@ pub(super) struct LaunchedWork {
 }
 
 impl LaunchedWork {
-    /// Sums up the GPU work in the steady part of a run. `spans` contains the single activities of the steady part. A
-    /// recording of sums has no single activities. If there are no single activities, the sums of the whole run are
-    /// scaled to the steady part.
+    /// Sums up the GPU work in the steady part of a run. `spans` contains the single activities of the steady part.
+    /// `spans` is `None` for a recording of sums. In this case, the sums of the whole run are scaled to the steady
+    /// part.
     pub(super) fn new(
         profile: &Profile,
         places: &Places<'_>,
@@ -89,8 +89,8 @@ impl LaunchedWork {
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_unstable_by_key(|(key, _)| *key);
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
-        // Places with equal names count as one place. The same place can have several launch contexts, which differ
-        // between sums and single activities.
+        // Places with equal names count as one place. One place can have several launch contexts, and sums and single
+        // activities can have different launch contexts for it.
         let mut counts: BTreeMap<(Box<[NameNumber]>, Work), u64> = BTreeMap::new();
         for ((site, work), sum) in sums {
             let Sum { count, nanos } = sum;
@@ -130,8 +130,8 @@ impl LaunchedWork {
     }
 }
 
-/// Returns the number of iterations, which is the number of steps. If there are no steps, returns the lower quartile of
-/// the launch counts of stacks that launch repeatedly.
+/// Returns the number of iterations. If the run has steps, each step is an iteration. Otherwise the number is
+/// estimated: it is the lower quartile of the launch counts of all stacks that launch repeatedly.
 fn iterations(profile: &Profile, mut counts: Vec<u64>) -> u64 {
     let steps = profile.step_count();
     if steps > 1 {

@@ -1,10 +1,9 @@
 //! Finds the time in which a GPU ran no kernel, and divides it into pieces. A piece is the total lost time that one
 //! cause and one place in the code explain.
 //!
-//! For a trace, this module finds the pieces from single activities and from the states of the host's threads. Copies
-//! do not count as kernels in this module. A GPU that only copies the next batch while its kernels are late does not
-//! compute. A recording already contains its pieces as samples of idle time. In the samples of idle time, copies count
-//! as busy time.
+//! For a trace, this module finds the pieces from single activities and from the states of the host's threads. In this
+//! module, copies do not count as kernels, because a GPU that only copies the next batch does not compute. A recording
+//! already contains its pieces as samples of idle time. In the samples of idle time, copies count as busy time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -23,7 +22,7 @@ use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
 use gpuflame_model::record::{ContextId, DeviceId, FrameKind, IdMap, LabelId, ThreadId, Work};
 
-/// Maximum time in ns from the return of a launch call to the start of the launched work, if the GPU is idle.
+/// Maximum time in ns that an idle GPU needs from the return of a launch call to the start of the launched work.
 const MAX_DELIVERY_NS: u64 = 10_000;
 
 /// A gap in time between two kernels of a GPU.
@@ -31,7 +30,7 @@ const MAX_DELIVERY_NS: u64 = 10_000;
 pub(super) struct Gap {
     pub(super) start: u64,
     pub(super) nanos: u64,
-    /// Index of the longest piece of the gap.
+    /// Index of the piece that takes the largest part of the gap.
     pub(super) piece: usize,
 }
 
@@ -39,14 +38,16 @@ pub(super) struct Gap {
 #[derive(Debug, Default)]
 pub(super) struct LostTime {
     pub(super) pieces: Vec<Piece>,
-    /// Gaps between kernels, in order of time. The list is empty for a recording, whose pieces have no times.
+    /// Gaps between kernels, in order of time. This list is empty for a recording, because the pieces of a recording
+    /// have no start times.
     pub(super) gaps: Vec<Gap>,
     /// Time in ns from the start of the first kernel to the end of the last kernel in the steady part, or `None` for a
     /// recording.
     pub(super) wall: Option<u64>,
     /// Start of the first kernel and end of the last kernel, if the run has kernels.
     pub(super) kernels: Option<(u64, u64)>,
-    /// Time in ns that copies and fills took in the gaps of a trace, for each launch context (stack and API call).
+    /// For each launch context (stack and API call), the time in ns that its copies and fills took in the gaps. Empty
+    /// for a recording.
     pub(super) copies: IdMap<ContextId, u64>,
 }
 
@@ -57,8 +58,8 @@ impl LostTime {
     /// Returns the lost time of a GPU in the steady part of a recording. For a recording, lost time is idle time.
     pub(super) fn of_recording(profile: &Profile, places: &Places<'_>, device: Option<DeviceId>) -> Self {
         let is_steady = |sample: &&Sample| sample.root_mark.is_none() && sample.device == device;
-        // Places with equal names count as one place. The same place can have several launch contexts, which differ
-        // between sums and single activities.
+        // Places with equal names count as one place. One place can have several launch contexts, and sums and single
+        // activities can have different launch contexts for it.
         let mut places_by_name: BTreeMap<PlaceName, (Key, u64, u64)> = BTreeMap::new();
         for sample in profile.samples(&IDLE).iter().filter(is_steady) {
             let Some(cause) = Cause::ALL.into_iter().find(|cause| cause.word() == idle_word(sample)) else {
@@ -80,8 +81,8 @@ impl LostTime {
             key.is_launching = places.of(key.site).class(nanos / gaps.max(1)) == Class::Launching;
             let piece = pieces.number(key);
             pieces.add(piece, nanos, gaps);
-            // A gap may be divided among samples at several places, but a recording counts the gap only at the place
-            // with the largest part.
+            // In a recording, a gap may be divided among samples at several places. The number of gaps includes it only
+            // at the place with the largest part.
             if gaps == 0 {
                 add_to(&mut pieces.pieces[piece].uncounted, nanos);
             }
@@ -183,7 +184,7 @@ pub(super) struct TraceRun<'a> {
     /// Activities with plausible durations.
     pub(super) spans: &'a PlausibleSpans,
     pub(super) states: &'a HostStates,
-    /// Facts about the run that distinguish a plain wait from a wait that reads a value.
+    /// Facts about the run, used here to distinguish a plain wait from a wait that reads a value.
     pub(super) lost: &'a Lost<'a>,
 }
 
@@ -200,16 +201,18 @@ struct GapDivider<'a> {
     pieces: &'a mut Pieces,
     /// Time by which the host would be ahead of the GPU if the host had not read values.
     lead: Lead,
-    /// Index in the list of host states for each launch context in the current gap.
+    /// For each launch context in the current gap, its index in the list of host states.
     contexts: Marks,
-    /// Index in the list of totals for each piece of the current gap.
+    /// For each piece of the current gap, its index in the list of totals.
     in_gap: Marks,
-    /// Time in ns that copies took in the gaps so far, for each launch context (stack and API call).
+    /// For each launch context (stack and API call), the time in ns that its copies took in the gaps that were already
+    /// divided.
     copies: IdMap<ContextId, u64>,
 }
 
 impl GapDivider<'_> {
-    /// Divides the gap before `kernel` among causes. Only the part of the gap in the steady part of the run is divided.
+    /// Divides the gap before `kernel` among causes. If the gap extends beyond the steady part of the run, only the
+    /// time within the steady part is divided.
     fn divide(&mut self, from: u64, kernel: &WorkSpan) -> Option<Gap> {
         let (begin, end) = steady_bounds(self.run.profile.steady());
         let (from, to) = (from.max(begin), kernel.start.min(end));
@@ -255,25 +258,26 @@ impl GapDivider<'_> {
         found
     }
 
-    /// Divides the time before a launch in which the GPU ran no kernel, and the time of copies that were launched late.
-    /// Everything that the host did since its last launch delayed this launch, even if the GPU still had work at that
-    /// time. So a reason for the delay costs the time that it took since the last launch, but at most the time that the
-    /// GPU lost. The cost of a reason is the time that the GPU would not have lost if the reason had not existed. While
-    /// PyTorch's backward thread launches work, the thread that started the backward pass waits for the backward
-    /// thread. In a backward pass, the time is counted from the last launch of the backward thread.
+    /// Divides two times among causes: the time before a launch in which the GPU ran no kernel, and the time of copies
+    /// that were launched late. Everything that the host did since its last launch delayed this launch, even if the GPU
+    /// still had work at that time. So the cost of an activity of the host is its duration since the last launch, but
+    /// at most the time that the GPU lost. This cost is the time that the GPU would not have lost without the activity.
+    /// While PyTorch's backward thread launches work, the thread that started the backward pass waits for the backward
+    /// thread. Therefore, in a backward pass, the time since the last launch is the time since the last launch by the
+    /// backward thread.
     ///
     /// Before a thread reads a value from the GPU, the host may have queued work and so be ahead of the GPU. After a
-    /// read, the queue is empty, and the host has lost its lead over the GPU until work is queued again. The loss of
-    /// the lead affects all threads, because their launches would have been less late with the lead.
+    /// read, the queue is empty, and the host has lost its lead over the GPU until work is queued again. All threads
+    /// are affected by this loss, because with the lead their launches would have been less late.
     ///
-    /// If the host was reading a value when the kernels ended, the host did no work in advance. If the host had not
-    /// read the value, it could have worked in advance for as long as the read took. So a read costs the duration of
-    /// the read, and also the time from the end of the kernels until the read returned. If the host was waiting for
-    /// copies when the kernels ended, the copies are the reason for the lost time.
+    /// If the host was reading a value when the GPU's kernels ended, it could not queue work during the read. Without
+    /// the read, the host could have queued work for as long as the read took. So a read costs the duration of the
+    /// read, and also the time from the end of the kernels until the read returned. If the host was waiting for copies
+    /// when the kernels ended, the copies are the reason for the lost time.
     ///
-    /// A plain wait costs less: only the time until the wait returns, and the time of a short launch. The host's work
-    /// after a wait may need the result of the wait. So the time after a wait is a cost of the function that the host
-    /// executed in this time.
+    /// A plain wait, which reads no value, costs less: the time until the wait returns, and the duration of a short
+    /// launch. The host's work after a wait may need the result of the wait. So the time after a plain wait is charged
+    /// to the function that the host executed in this time.
     fn add_host_time(
         &mut self,
         launch: ContextId,
@@ -292,13 +296,13 @@ impl GapDivider<'_> {
         let last_of = |ends: &[u64]| Some(ends[ends.partition_point(|end| *end <= from).checked_sub(1)?]);
         let last = last_of(ends).max(last_of(&self.backward_launches)).unwrap_or(from);
         let mut waited = None;
-        // End of a wait that read no value, and total time of later waits.
+        // Two values: the end of a wait that read no value, and the total time of the waits after this end.
         let (mut alone_until, mut waited_later): (Option<u64>, u64) = (None, 0);
         let mut states: Vec<(ContextId, u64, Rc<Place>)> = Vec::new();
         // A pause may contain thousands of host states in different places, so places are looked up in a table.
         let known = &mut self.contexts;
         known.clear();
-        // If the host was not late, its activities since its last launch cost no time.
+        // If the host was not late, the GPU lost no time by the host's activities since the last launch.
         let since = if to > from { last } else { to };
         for (begin, end, context) in self.run.states.during(thread, since, to) {
             if context == ContextId::NONE || end <= begin {
@@ -313,8 +317,8 @@ impl GapDivider<'_> {
             if is_open && (place.of_call.waits_for_gpu || place.of_call.copies) {
                 waited = Some((context, end - begin, end - from));
                 if is_wait_alone(self.run.lost, &place) {
-                    // All activities before this wait happened while the GPU was busy, and the host still had time to
-                    // wait. So activities before the wait cost nothing.
+                    // The GPU was busy during all activities before this wait, and the host even had time to wait for
+                    // the GPU. So these activities cost no GPU time.
                     alone_until = Some(end);
                     states.clear();
                     known.clear();
@@ -323,7 +327,7 @@ impl GapDivider<'_> {
             }
             match known.get(context.0) {
                 Some(at) => states[at].1 += end - begin,
-                // A wait that ended before the kernels ended costs nothing.
+                // If a wait ended before the GPU's kernels ended, the wait cost no GPU time.
                 None if !place.of_call.waits_for_gpu => {
                     known.set(context.0, states.len());
                     states.push((context, end - begin, place));
@@ -340,7 +344,8 @@ impl GapDivider<'_> {
             let is_named = |(_, nanos, place): &&(ContextId, u64, Rc<Place>)| place.class(*nanos).is_named();
             let named: u64 = states.iter().filter(is_named).map(|(_, nanos, _)| nanos).sum();
             late = late.saturating_sub(cost).max(named.min(late));
-            // If the host had kept its lead, its work after the read would have cost no time.
+            // If the host had kept its lead over the GPU, the GPU would have lost no time by the host's work after the
+            // read.
             if late <= named {
                 states.retain(|state| is_named(&state));
             }
@@ -376,7 +381,7 @@ impl GapDivider<'_> {
             if cost > 0 {
                 parts.push((key, cost));
             }
-            // If the host had not waited, its work after the wait would have cost no time.
+            // If the host had not waited, the GPU would have lost no time by the host's work after the wait.
             if !is_late_after && cost.saturating_mul(10) >= late.saturating_mul(9) {
                 states.retain(|(_, nanos, place)| place.class(*nanos).is_named());
             }
@@ -384,7 +389,7 @@ impl GapDivider<'_> {
                 return;
             }
         }
-        // Total time of the states of each class. The total time of a class limits the cost of all states of the class.
+        // For each class, the total time of its states. The states of a class together cost at most this time.
         let mut classes: Vec<(Class, u64)> = Vec::new();
         let states: Vec<(ContextId, u64, Class)> = states
             .into_iter()
@@ -411,9 +416,9 @@ impl GapDivider<'_> {
         }
     }
 
-    /// Divides the time after a launch in which the launched kernel waited. In its waiting time, the kernel waited for
-    /// the copies that ran, and otherwise for other work. Returns the time of copies that began immediately after they
-    /// were launched. Such copies were launched too late to overlap with kernels.
+    /// Divides the time for which a launched kernel waited. While copies ran, the kernel is assumed to have waited for
+    /// these copies, and at other times for other work. Returns the total time of copies that began immediately after
+    /// their launch. Such copies were launched too late to overlap with kernels.
     fn add_waiting_time(&mut self, site: SampleSite, from: u64, to: u64, parts: &mut Vec<(Key, u64)>) -> u64 {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;

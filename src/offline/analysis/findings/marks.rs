@@ -1,13 +1,13 @@
-//! A map from small integers to values. The map can be cleared in constant time. This matters because it is cleared for
-//! each gap of a trace, and a trace may have a million gaps.
+//! A map from small integers to values. The map can be cleared in constant time. Clearing must be fast, because the map
+//! is cleared for each gap of a trace, and a trace may have a million gaps.
 
 use gpuflame_model::record::IdMap;
 
 /// Map from integers to values, which can be cleared in constant time.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// Values of small keys, each as (round, value). The round is the value of `round` when the value was set. Values
-    /// from earlier rounds count as removed.
+    /// Values of small keys, each as (round, value). In an entry, the round is the value that the field `round` had
+    /// when the entry was set. Values from earlier rounds count as removed.
     listed: Vec<(u32, u32)>,
     others: IdMap<u32, u32>,
     round: u32,

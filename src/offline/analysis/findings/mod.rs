@@ -65,10 +65,10 @@ pub struct Finding {
     pub id: &'static str,
     /// Severity of the finding.
     pub severity: Severity,
-    /// Number of occurrences, and the total number that includes the occurrences, if the check counts them.
+    /// Number of occurrences and total number, for example 3 of 40 activities, or `None` if the check does not count.
     pub figures: Option<Figures>,
-    /// Time that the GPUs lost, in ns, if the check measures it. The times of different findings may overlap, so their
-    /// sum is not meaningful.
+    /// Time in ns that the GPUs lost, or `None` if the check does not measure it. The times of different findings may
+    /// overlap, so their sum is not meaningful.
     pub cost: Option<u64>,
     /// Short description of the check.
     pub what: &'static str,
@@ -79,19 +79,19 @@ pub struct Finding {
     pub function: String,
     /// Rank that the finding is about, or `None` if the finding is about a single run or about several ranks.
     pub rank: Option<u32>,
-    /// Reason why the finding matters, or an empty string if the check found nothing.
+    /// Text that states why the finding matters. The text is empty if the check found nothing.
     pub why: Cow<'static, str>,
 }
 
 /// Severity of a finding. The severities are ordered from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The finding means that sums, links or orders are wrong for more than a thousandth of the operations or of the
-    /// busy time.
+    /// The finding makes results wrong: sums, links or orders are wrong for more than a thousandth of the operations or
+    /// of the busy time.
     Bad,
     /// The finding costs time.
     Cost,
-    /// The finding is useful information.
+    /// The finding is useful information, but does not make results wrong and has no cost.
     Note,
     /// The input lacks the data for the check.
     Unknown,
@@ -115,12 +115,12 @@ impl Severity {
     }
 }
 
-/// Number of occurrences, and the total number that includes the occurrences (as in "3 of 40").
+/// Number of occurrences and total number, as in "3 of 40".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// Number of occurrences.
     pub count: u64,
-    /// Total number that includes the occurrences, or 0 if this number is unknown.
+    /// Total number of items that were checked, or 0 if this number is unknown.
     pub of: u64,
 }
 
@@ -139,7 +139,7 @@ struct Cost {
     device: Option<DeviceId>,
     /// Rank that a finding about a job refers to, if it refers to a single rank.
     rank: Option<u32>,
-    /// Launch context whose place in the code is the culprit, if the finding itself names no place.
+    /// Launch context whose place in the code is reported as the culprit, if the finding names no place.
     launched_by: Option<ContextId>,
 }
 
@@ -148,8 +148,8 @@ impl Cost {
         Self::within(place, &[])
     }
 
-    /// Returns a cost at `place`. `shares` contains the innermost functions or ranges and the percentage of the cost
-    /// that each has. If `shares` is empty, the innermost function and range of `place` are named.
+    /// Returns a cost at `place`. `shares` contains innermost functions or ranges, each with its percentage of the
+    /// cost. If `shares` is empty, the innermost function and range of `place` are named.
     fn within(place: &Place, shares: &[(&str, f64)]) -> Self {
         let Place { words, function, line, within, caller, range, .. } = place;
         let mut words = words.clone();
@@ -193,14 +193,14 @@ impl Cost {
 struct Lost<'a> {
     places: &'a Places<'a>,
     work: LaunchedWork,
-    /// Two flags about pageable host memory. The first flag states whether most bytes that are copied to GPUs come from
-    /// it. The second flag states whether most bytes that are copied from GPUs go to it.
+    /// Two flags about pageable host memory: whether most bytes that are copied to GPUs come from pageable memory, and
+    /// whether most bytes that are copied from GPUs go to pageable memory.
     pageable: (bool, bool),
     /// Duration of the steady part, in ns.
     wall: u64,
-    /// Whether the data contains single activities, not only sums.
+    /// Whether the data contains single activities in addition to sums.
     has_rows: bool,
-    /// Whether lost time means all time without kernels. If this flag is false, lost time means idle time, in which
-    /// neither a kernel nor a copy runs.
+    /// Meaning of "lost time". If the flag is true, lost time is all time without kernels. If it is false, lost time is
+    /// idle time, in which neither a kernel nor a copy runs.
     is_kernel_time: bool,
 }

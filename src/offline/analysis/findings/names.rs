@@ -12,8 +12,8 @@ pub(super) struct FrameTraits {
     pub(super) profiles: bool,
     /// Whether a library that loads data was working or waiting.
     pub(super) loads_data: bool,
-    /// Whether the host waited for another thread. Waiting for a thread counts only for the innermost frames of a
-    /// stack.
+    /// Whether the host waited for another thread. Among the frames of a stack, this counts only for the innermost
+    /// frames.
     pub(super) waits_for_thread: bool,
 }
 
@@ -29,7 +29,7 @@ impl FrameTraits {
         }
     }
 
-    /// Returns the activities of a stack that contains the frames of `self` and of `other`.
+    /// Returns the union of the activities in `self` and in `other`, for a stack that contains the frames of both.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             collects_garbage: self.collects_garbage || other.collects_garbage,
@@ -44,7 +44,7 @@ impl FrameTraits {
 /// Properties of a call, derived from the name of the call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CallTraits {
-    /// Whether the call allocates or frees memory in a way that may wait for the GPU.
+    /// Whether the call allocates or frees memory, and may wait for the GPU while it does so.
     pub(super) allocates: bool,
     /// Whether the call copies memory and returns only after the copy has ended.
     pub(super) copies_synchronously: bool,

@@ -9,23 +9,23 @@ use gpuflame_model::record::{ContextId, IdMap};
 pub(super) struct Piece {
     pub(super) site: SampleSite,
     pub(super) cause: Cause,
-    /// API call in which the host was when the GPU ran out of work. If this call waited for the GPU, the wait is the
-    /// reason for the lost time.
+    /// API call that the host was executing when the GPU ran out of work. If this call waited for the GPU, the wait is
+    /// the reason for the lost time.
     pub(super) waited_at: Option<ContextId>,
-    /// Whether the host launched work in this time, or did a short activity between launches.
+    /// Whether the host launched work during the lost time, or did a short activity between launches.
     pub(super) is_launching: bool,
     pub(super) nanos: u64,
     /// Number of gaps in which this piece takes at least half of the time.
     pub(super) gaps: u64,
     /// Sum of the squares of the piece's durations in single gaps. [`usual_count`] uses this sum of squares.
     pub(super) squares: f64,
-    /// Part of `nanos`, in ns, for which the number of gaps is unknown.
+    /// Part of `nanos` (in ns) that consists of an unknown number of gaps.
     pub(super) uncounted: u64,
 }
 
-/// Returns an effective number of parts, which ignores parts that are too small to matter. If the result is n, then n
-/// parts of equal duration would have the same sum and the same sum of squares. For example, two parts of 1 s and a
-/// thousand parts of 1 us give the result 2.
+/// Returns an effective number of parts, which ignores parts that are too small to matter. If the returned number is n,
+/// then n parts of equal duration would have the same sum and the same sum of squares. For example, the function
+/// returns 2 for two parts of 1 s and a thousand parts of 1 us.
 pub(super) fn usual_count(nanos: u64, squares: f64) -> u64 {
     if squares > 0.0 { ((nanos as f64) * (nanos as f64) / squares).round().max(1.0) as u64 } else { 1 }
 }
@@ -54,9 +54,9 @@ impl Key {
 
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    /// Index plus 1 of each piece that a late launch caused, for each launch context and [`Key::is_launching`]. The
-    /// value 0 means that there is no such piece. The values are in a list because some pieces of a trace may be looked
-    /// up a million times.
+    /// For each launch context and each value of [`Key::is_launching`], the index plus 1 of the piece that a late
+    /// launch caused, or 0 if no such piece exists. The values are in a list because some pieces of a trace may be
+    /// looked up a million times.
     late: Vec<[u32; 2]>,
     /// Index of each piece that is not in `late`.
     index: IdMap<KeyParts, usize>,
@@ -99,8 +99,8 @@ impl Pieces {
         at
     }
 
-    /// Adds `nanos` ns of lost time, which consists of `gaps` gaps of equal duration. `gaps` is 0 if the time is less
-    /// than half of one gap.
+    /// Adds `nanos` ns of lost time, which consists of `gaps` gaps of equal duration. `gaps` is 0 if the added time is
+    /// less than half of the gap that contains it.
     pub(super) fn add(&mut self, at: usize, nanos: u64, gaps: u64) {
         add_to(&mut self.pieces[at].nanos, nanos);
         self.pieces[at].gaps += gaps;

@@ -33,8 +33,8 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// Whether this class was derived from names in the stack. The result is false for the classes that apply if no
-    /// name fits.
+    /// Whether this class was derived from a name in the stack. Some classes apply only if no name fits, and for these
+    /// classes the function returns false.
     pub(super) fn is_named(&self) -> bool {
         !matches!(self, Self::Copy(_) | Self::Launching | Self::Other(_))
     }
@@ -49,7 +49,7 @@ pub(super) struct Place {
     /// Indexes of the names of all frames, root first. If the place is a time between two calls, these are the frames
     /// of both calls.
     pub(super) frames: Box<[NameNumber]>,
-    /// API call at the inner end of the stack. The name is empty if the place is a time between two calls.
+    /// API call at the inner end of the stack. Empty if the place is a time between two calls.
     pub(super) call: String,
     /// Innermost function of user code in the stack, or empty if it is unknown.
     pub(super) function: Rc<str>,
@@ -72,7 +72,7 @@ pub(super) struct Place {
     is_called_loader: bool,
 }
 
-/// Frames of a stack, and the names at the stack's innermost end.
+/// Frames of a stack, and the names that were found at its innermost end.
 struct Stack {
     /// Indexes of the names of the frames, root first.
     frames: Box<[NameNumber]>,
@@ -88,8 +88,8 @@ pub(super) struct Places<'a> {
     /// Places for stacks with small ids, indexed by stack id. A list is used because some places of a trace may be
     /// looked up a million times.
     of_contexts: RefCell<Vec<Option<Rc<Place>>>>,
-    /// Stacks of the places described so far. Several places may share a stack, for example the time before a call and
-    /// the time after the call.
+    /// Stacks of the places for which a description exists. Several places may share a stack, for example the time
+    /// before a call and the time after the call.
     stacks: RefCell<IdMap<SampleSite, Rc<Stack>>>,
     names: RefCell<FrameNames>,
 }
@@ -189,8 +189,8 @@ impl<'a> Places<'a> {
 #[derive(Default)]
 struct FrameNames {
     numbers: HashMap<Rc<str>, NameNumber>,
-    /// Index of the name of each frame in the profile. With this map, the name of a frame need not be hashed for each
-    /// stack that contains the frame.
+    /// Index of the name of each frame in the profile. Because of this table, the name of a frame is hashed only once,
+    /// and not for each stack that contains the frame.
     of_frames: IdMap<ShownFrameId, NameNumber>,
     all: Vec<(Rc<str>, FrameTraits)>,
 }
@@ -230,8 +230,8 @@ impl FrameNames {
         FrameTraits { waits_for_thread: join(&frames[innermost..]).waits_for_thread, ..join(frames) }
     }
 
-    /// Returns the name of the frame that called the last frame named `function`. Returns an empty name if the calling
-    /// frame is not a function.
+    /// Returns the name of the frame that called the last frame named `function`. If the calling frame is not a
+    /// function, returns an empty name.
     fn caller(&self, frames: &[NameNumber], function: &str) -> String {
         let at = frames.iter().rposition(|frame| self.name(*frame) == function);
         let at = at.filter(|at| *at > 0 && !function.is_empty());
@@ -285,8 +285,8 @@ impl Place {
         if call.moves_memory || call.waits_for_gpu {
             return false;
         }
-        // Libraries that load data also copy on the host, because they collect the samples of a batch with operators
-        // such as `aten::copy_`.
+        // A library that loads data copies on the host too: it collects the samples of a batch with operators such as
+        // `aten::copy_`.
         let is_in_loader = self.of_frames.loads_data && !call.is_launch_call;
         let may_load = !call.copies && !call.launches && nanos >= MIN_LOADING_NS;
         is_in_loader || (self.is_called_loader && may_load)
@@ -298,6 +298,6 @@ impl Place {
     }
 }
 
-/// Number of innermost frames that are searched for a wait for a lock. In outer frames, `threading.py` appears only
-/// because it started the thread.
+/// Number of innermost frames that are searched for a wait for a lock. If `threading.py` is in an outer frame, it only
+/// started the thread and does not wait for a lock.
 const MAX_LOCK_FRAMES: usize = 4;

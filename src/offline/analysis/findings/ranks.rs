@@ -25,19 +25,19 @@ pub struct RankRun {
     pub rank: u32,
     /// Durations of work and communication, in total and for each step.
     pub time: RankTime,
-    /// GPU time in ns without communication, for each pair of a kernel and the user's function that launched this
-    /// kernel.
+    /// GPU time in ns, keyed by the kernel and by the user's function that launched it. Communication kernels are
+    /// excluded.
     pub work: BTreeMap<(String, String), u64>,
     /// Idle time in ns in which the host was late, for each place in the host's code.
     pub late_at: BTreeMap<String, u64>,
     /// Start, end and GPU of the executions of communication kernels, grouped by kernel name.
     pub collectives: CollectiveKernels,
-    /// Periods of the steady part in which the GPU communicated but did not compute. If the rank has several GPUs, the
-    /// periods are those of the GPU with the most such time.
+    /// Periods of the steady part in which the GPU communicated but did not compute. If the rank has several GPUs, only
+    /// the GPU with the longest such periods in total counts.
     pub exposed: Vec<(i64, i64)>,
     /// Costs that were found in the rank's own run.
     pub costs: RunCosts,
-    /// Time to which the times in the rank's trace are relative, if this time is known.
+    /// Time in ns to which the times in the rank's trace are relative, or `None` if it is unknown.
     clock_base: Option<i64>,
 }
 
@@ -50,7 +50,8 @@ impl RankRun {
         for stats in profile.works() {
             time.add(stats.work, &work_name(profile, stats.work), stats.weight.nanos);
         }
-        // If there are no single activities, work is assigned to the step during which it began.
+        // With single activities, work is assigned to the step during which it was launched. Without them, it is
+        // assigned to the step during which it began.
         match step_times(profile, run.spans.as_slice()) {
             Some(steps) if !run.has_only_sums => time.steps = steps,
             _ => time.add_steps(profile.step_series()),
@@ -116,8 +117,8 @@ impl RankRun {
     }
 }
 
-/// Runs all checks for lost time on the ranks of a job. If some ranks are missing, it is unknown for how long the other
-/// ranks waited for them.
+/// Runs all checks for lost time on the ranks of a job. If files of some ranks are missing, it is unknown for how long
+/// the other ranks waited for these ranks.
 pub fn job_findings(mut ranks: Vec<RankRun>, are_ranks_missing: bool) -> Vec<Finding> {
     ranks.sort_by_key(|rank| rank.rank);
     let bases: Vec<Option<i64>> = ranks.iter().map(|rank| rank.clock_base).collect();
@@ -151,10 +152,10 @@ pub fn job_findings(mut ranks: Vec<RankRun>, are_ranks_missing: bool) -> Vec<Fin
     findings_of(found, wall, missing)
 }
 
-/// Returns the findings about single ranks that matter to the job. Findings that most ranks have matter to the job, and
-/// so do findings about the straggler. Other findings do not delay the job, because ranks other than the straggler have
-/// time to spare. A rank that waits for another rank has a longer communication time. So the rank with the least
-/// communication determines the job's communication time.
+/// Selects the findings about single ranks that matter to the job. A finding matters if most ranks have it, or if it is
+/// about the straggler. All other findings do not delay the job, because the ranks that wait for the straggler have
+/// time to spare. A rank that waits for another rank communicates for longer, because waiting counts as communication.
+/// So the rank with the least communication determines the job's communication time.
 fn common_costs(
     ranks: &[RankRun],
     straggler: Option<usize>,
@@ -229,9 +230,9 @@ const OF_HOST: [&str; 11] = [
     "starved_thread",
 ];
 
-/// Returns the finding about the rank that delays the other ranks. If one function accounts for most of the late rank's
-/// additional GPU time, the work is divided unevenly. If nearly all kernels take longer or the host is late, the rank
-/// is slow.
+/// Returns the finding about the rank that delays the other ranks. If the late rank needs more GPU time than the other
+/// ranks, and mostly in one function, the work is divided unevenly. If nearly all its kernels take longer, or its host
+/// is late, the rank is slow.
 fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Cost {
     let own = &ranks[at];
     let others: Vec<&RankRun> =
@@ -240,7 +241,7 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
         |of: &dyn Fn(&RankRun) -> u64| median(&others.iter().map(|rank| of(rank)).collect::<Vec<_>>());
     let waited = of_others(&|rank| rank.time.communication).saturating_sub(own.time.communication);
     let more_work = own.time.work.saturating_sub(of_others(&|rank| rank.time.work));
-    // A wait that overlaps with computation costs nothing.
+    // If a rank computes while it waits for another rank, the wait costs no time.
     let exposed = others.iter().filter_map(|rank| rank.costs.exposed).collect::<Vec<_>>();
     let waited = if exposed.is_empty() { waited } else { waited.min(median(&exposed)) };
     let nanos = if verdict == StragglerVerdict::OthersWait { waited } else { more_work };
@@ -292,9 +293,10 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
     }
 }
 
-/// Compares the idle time of the late rank's GPU with other ranks at each place in the host's code. Returns the place
-/// with the largest difference. If no place is known, returns the place of the rank's largest finding about the host
-/// that no other rank has. The result is empty if neither a place nor such a finding exists.
+/// For each place in the host's code, compares the idle time of the late rank's GPU with the median of the other ranks,
+/// and returns the place with the largest difference. If no place has more idle time, returns the place of the late
+/// rank's largest finding about the host that no other rank has. Returns an empty string if there is no such finding
+/// either.
 fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     let of_others = |place: &String| {
         median(&others.iter().map(|rank| rank.late_at.get(place).copied().unwrap_or(0)).collect::<Vec<_>>())
@@ -312,8 +314,9 @@ fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     host.map_or_else(String::new, Cost::culprit)
 }
 
-/// Returns the finding about ranks that are late in turn. In each step the other ranks wait for one rank, but no single
-/// rank causes more than half of the waiting. Inputs of different lengths can make ranks late in turn.
+/// Returns the finding about ranks that are late in turn. In each step, the other ranks wait for one rank. But over all
+/// steps, no single rank causes more than half of the waiting time. Inputs of different lengths can make ranks late in
+/// turn.
 fn late_in_turn(ranks: &[RankRun], waits: Option<&[u64]>) -> Option<Cost> {
     let steps = ranks.iter().map(|rank| rank.time.steps.communication.len()).min()?;
     let all_communicate = ranks.iter().all(|rank| rank.time.communication > 0);

@@ -1,8 +1,8 @@
-//! Reads of values from the GPU, and the lead over the GPU that the host loses by each read.
+//! Finds reads of values from the GPU, and computes the lead over the GPU that the host loses by each read.
 //!
-//! A thread that reads a value waits until the GPU has done all earlier work. So no work is queued after the read, and
-//! the GPU waits for each launch by any thread until the host is ahead again. If the thread had not read the value, the
-//! host would be ahead of the GPU by the time that the read waited.
+//! A thread that reads a value waits until the GPU has done all earlier work. So no work is queued when the read
+//! returns. Until the host is ahead of the GPU again, the GPU waits for every launch by any thread. Without the read,
+//! the host would be ahead of the GPU by the time for which the read waited.
 
 use super::super::work_spans::WorkSpan;
 use super::thresholds::{MAX_READ_NS, MIN_QUEUED_NS};
@@ -14,7 +14,7 @@ pub(super) struct Read {
     context: ContextId,
     /// Time at which the call of the read returned.
     end: u64,
-    /// Time that the read waited for the GPU, in ns.
+    /// Time in ns for which the read waited for the GPU.
     waited: u64,
 }
 
@@ -38,10 +38,10 @@ pub(super) fn reads(others: &[&WorkSpan]) -> Vec<Read> {
 #[derive(Debug)]
 pub(super) struct Lead {
     reads: Vec<Read>,
-    /// Index of the first read that has not returned yet.
+    /// Index of the first read that returns after the launch of the kernel that was processed last.
     next: usize,
-    /// Reads since the host was last ahead of the GPU. `waited` is the part of the read's wait that was not charged
-    /// yet.
+    /// Reads that the host made after it was last ahead of the GPU. In each of these reads, `waited` is the time that
+    /// is not charged yet.
     lost: Vec<Read>,
 }
 
@@ -50,8 +50,8 @@ impl Lead {
         Self { reads, next: 0, lost: Vec::new() }
     }
 
-    /// Processes the next kernel of the GPU. Call this function for all kernels in the order of their starts. A kernel
-    /// that was queued shows that the host is ahead again.
+    /// Processes the next kernel of the GPU. Call `advance` for each kernel, in the order of the kernels' starts. A
+    /// kernel that was queued shows that the host is ahead again.
     pub(super) fn advance(&mut self, kernel: &WorkSpan) {
         let Some(launched) = kernel.launched() else { return };
         while let Some(read) = self.reads.get(self.next).filter(|read| read.end <= launched.time.0) {
@@ -64,8 +64,8 @@ impl Lead {
         }
     }
 
-    /// Charges up to `late` ns to the read that waited longest. The charged time is at most the total time that all
-    /// reads waited.
+    /// Charges up to `late` ns to the read that waited longest. The charged time is limited to the total time in `lost`
+    /// for which the reads waited.
     pub(super) fn take(&mut self, late: u64) -> Option<(ContextId, u64)> {
         let longest = self.lost.iter().max_by_key(|read| read.waited)?.context;
         let mut left = late;

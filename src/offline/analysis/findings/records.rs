@@ -32,7 +32,7 @@ pub struct Evidence<'a> {
     /// Number of activities with times that mean "not set". The function [`count_unset_times`] computes the number of
     /// such activities.
     pub unset_times: Option<u64>,
-    /// Order of the activities on their streams.
+    /// Result of checking the order of the activities on their streams.
     pub stream_order: &'a StreamOrder,
     /// Link report, if the trace comes from another tool.
     pub linked: Option<&'a LinkReport>,
@@ -42,8 +42,8 @@ pub struct Evidence<'a> {
     pub writer_state: Option<WriterState>,
 }
 
-/// Runs all checks of the recorded rows. The worst findings come first. The finding about the precision of times comes
-/// last.
+/// Runs all checks of the recorded rows. The findings are sorted, the most severe first. Only the finding about the
+/// precision of times always comes last.
 pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Evidence { linked, profile, .. } = *evidence;
     let facts = profile.row_facts();
@@ -51,7 +51,8 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let (launches, activities) = (&evidence.tally.launches, &evidence.tally.activities);
     let all = activities.seen;
     let busy = profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
-    // If less than a thousandth of the operations and of the busy time is affected, pictures do not change visibly.
+    // If a problem affects less than a thousandth of the operations and of the busy time, it does not change pictures
+    // visibly.
     let matters = |count: u64, of: u64, nanos: u64| match count.saturating_mul(1000) > of
         || nanos.saturating_mul(1000) > busy
     {
@@ -187,8 +188,8 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "launch_pending",
             "launches without an activity",
             Note,
-            // The subtraction saturates because in a damaged file one count may come from sums and the other count from
-            // rows.
+            // In a damaged file, one of the two counts may come from sums and the other count from rows. The
+            // subtraction saturates because the counts may then contradict each other.
             launches.pending.saturating_sub(pending_at_end),
             launches.seen,
             "they failed, copied nothing, or their record was lost",
@@ -359,7 +360,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "stream_overlap" | "impossible_duration" | "programmatic_overlap" => {
                 evidence.has_only_sums && all > 1
             }
-            // The sums in files of earlier versions do not contain the counts for these checks.
+            // Files from earlier versions contain sums without the counts that these checks need.
             "shared_launch"
             | "launch_pending"
             | "launch_pending_at_end"
@@ -374,13 +375,13 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             finding.why = "needs single activities: record them with `gpuflame run --rows PROGRAM`".into();
         }
     }
-    // The worst findings come first.
+    // The most severe findings come first.
     findings.sort_by_key(|finding| finding.severity);
     findings.push(precision_finding(evidence));
     findings
 }
 
-/// GPU work without rows, which makes idle time unknown.
+/// GPU work for which no rows exist. Such work makes idle time unknown.
 struct MissingWork {
     what: &'static str,
     count: u64,
@@ -444,13 +445,13 @@ fn counted_finding(
 }
 
 /// Minimum plausible time in ns from the zero point of a clock to the first activity. Clocks count from 1970 or from
-/// the boot of the machine, so the first activity normally comes more than a minute after zero.
+/// the boot of the machine, so the first activity normally comes more than a minute after the zero point.
 const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
 
 /// Returns the number of activities with times that mean "not set". In traces of other tools, a time of 0 on the
-/// trace's own clock means "not set" if this 0 is long before all other times. Returns `None` if 0 on the trace's clock
-/// is also 0 on the clock of the rows. If both clocks have the same zero, activities with unset times are counted while
-/// rows are joined. Call this function before `work` is compared.
+/// trace's own clock means "not set" if all other times come long after this 0. Returns `None` if 0 on the trace's
+/// clock is also 0 on the clock of the rows. If both clocks have the same zero, activities with unset times are counted
+/// while rows are joined. Call `count_unset_times` before the activities in `work` are compared.
 pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Option<u64> {
     let zero = linked.and_then(|linked| u64::try_from(linked.offset).ok()).filter(|zero| *zero > 0)?;
     let begin = work.times().map(|(start, _)| start).filter(|start| *start > zero).min()?;
@@ -458,8 +459,8 @@ pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Optio
     (begin - zero > MIN_GAP_AFTER_ZERO_NS).then(|| work.times().filter(is_unset).count() as u64)
 }
 
-/// Whether all waits are known, either because they were recorded or because no call waited. Recordings made by
-/// gpuflame contain waits only on request.
+/// Whether all waits for GPU work are known, because they were recorded or because no call waited. Recordings made by
+/// gpuflame contain waits only if the user requested this.
 fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
     !profile.dependencies().is_empty()
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
@@ -472,11 +473,11 @@ fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
     evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
 }
 
-/// Number of truncated or guessed stacks, and number of the activities launched from these stacks. The number of stacks
-/// alone is not sufficient, because a single stack may have launched most of the work.
+/// Number of truncated or guessed stacks, and number of the activities launched from these stacks. Both numbers are
+/// reported, because a single stack may have launched most of the work.
 struct IncompleteStacks {
     stacks: u64,
-    /// Number of distinct stacks, including complete stacks.
+    /// Number of distinct stacks: complete, truncated and guessed.
     all_stacks: u64,
     /// Whether some stacks were merged because memory was short. The number of activities launched from merged stacks
     /// is unknown.
@@ -517,8 +518,8 @@ impl IncompleteStacks {
                 activities = activities.saturating_add(sample.count());
             }
         }
-        // One stack may have several defects, so the largest of the four counts is used. Stacks that were merged
-        // because memory was short appear only in the counts.
+        // The largest of the four counts is used and not their sum, because one stack may have several defects. Stacks
+        // that were merged because memory was short are not in the profile, and appear only in the counts.
         let counted = [truncated, guessed, cut, module_unknown].into_iter().max().unwrap_or(0);
         let (stacks, has_merged) = (counted.max(incomplete.len() as u64), counted > incomplete.len() as u64);
         let all_stacks = distinct.max(known).max(stacks);
@@ -555,7 +556,7 @@ fn describe_missing_times(linked: Option<&LinkReport>) -> Cow<'static, str> {
     }
 }
 
-/// Describes the activity whose duration exceeds the possible duration by the most.
+/// Describes the activity whose recorded duration exceeds its maximum possible duration by the most.
 fn describe_impossible(evidence: &Evidence<'_>) -> String {
     let Some(worst) = evidence.stream_order.impossible.first() else { return String::new() };
     let (raw, clamped) = (format_nanos(worst.raw_ns), format_nanos(worst.clamped_ns));
@@ -571,8 +572,8 @@ fn describe_impossible(evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// Returns the finding about the precision of times: whole microseconds, quarters of a microsecond, or nanoseconds. A
-/// recording of sums is in a binary format, whose times always have a precision of 1 ns.
+/// Returns the finding that states the precision of times: whole microseconds, quarters of a microsecond, or
+/// nanoseconds. A recording of sums is in a binary format, whose times always have a precision of 1 ns.
 fn precision_finding(evidence: &Evidence<'_>) -> Finding {
     let whole_micros = match evidence.has_only_sums {
         true => evidence.profile.devices().iter().any(|device| device.count > 0).then_some(false),
@@ -651,7 +652,8 @@ mod tests {
         };
         let gpu = Some(DeviceId(0));
         let node = SampleSite::Node { launch: Ok(ContextId(10)), created: Created::Context(ContextId(12)) };
-        // Of 1 + 7 + 2 activities, 7 + 2 were launched from an incomplete stack. Five launches have no activity.
+        // Of 1 + 7 + 2 activities, 7 + 2 were launched from an incomplete stack. Five further launches have no
+        // activity.
         let samples = vec![
             sample(SampleSite::Context(ContextId(10)), gpu, 1),
             sample(SampleSite::Context(ContextId(11)), gpu, 7),

@@ -82,7 +82,7 @@ pub struct RunCosts {
     pub(super) missing: BTreeMap<&'static str, Cow<'static, str>>,
     /// Duration of the steady part, in ns.
     pub(super) wall: u64,
-    /// Time in ns of communication that does not overlap with computation, or `None` if it is unknown.
+    /// Total time in ns in which communication did not overlap with computation, or `None` if it is unknown.
     pub(super) exposed: Option<u64>,
 }
 
@@ -96,15 +96,15 @@ pub fn run_costs(run: &RunEvidence<'_>) -> RunCosts {
     RunCosts { found, missing, wall: wall(run.profile), exposed }
 }
 
-/// Runs all checks for lost time on one run, and returns their findings. The most expensive finding comes first. Checks
-/// without data come before checks that found nothing.
+/// Runs all checks for lost time on one run, and returns their findings. The findings are sorted by cost, the most
+/// expensive first. After them come the checks that lacked data, and then the checks that found nothing.
 pub fn cost_findings(run: &RunEvidence<'_>) -> Vec<Finding> {
     let RunCosts { found, missing, wall, .. } = run_costs(run);
     findings_of(found, wall, |id| missing.get(id).cloned())
 }
 
-/// Returns the findings for `costs`, and one finding for each check without a cost. The function `missing` returns the
-/// reason why a check has no data.
+/// Returns one finding for each cost in `costs`, and one finding for each check for which `costs` has no cost. For a
+/// check that lacks data, the function `missing` returns the reason.
 pub(super) fn findings_of(
     mut costs: Vec<Cost>,
     wall: u64,
@@ -112,7 +112,7 @@ pub(super) fn findings_of(
 ) -> Vec<Finding> {
     costs.sort_by_key(|cost| (Reverse(cost.nanos), cost.id));
     let mut findings: Vec<Finding> = costs.into_iter().map(|cost| finding(cost, wall)).collect();
-    // Findings that report wrong figures come first.
+    // Findings that mean that figures are wrong come first.
     findings.sort_by_key(|finding| finding.severity);
     let mut others: Vec<Finding> = Vec::new();
     for (id, what) in RULES {
@@ -233,16 +233,16 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
     let wall = wall(profile).min(time.wall.unwrap_or(u64::MAX));
     let least = |id: &str| if id == "launch_bound" { MIN_LAUNCH_COST_PERCENT } else { MIN_COST_PERCENT };
     found.retain(|cost| percent(cost.nanos, wall) >= least(cost.id));
-    // A slowdown late in the run also makes some steps slower than their neighbours. So slow steps are reported only if
-    // they cost more than the late slowdown.
+    // A slowdown late in the run also makes some steps slower than their neighbours. So the finding about slow steps is
+    // reported only if it costs more than the finding about the late slowdown.
     let late = found.iter().find(|cost| cost.id == "late_slowdown").map_or(0, |cost| cost.nanos);
     found.retain(|cost| cost.id != "slow_steps" || cost.nanos > late);
     found
 }
 
 /// Returns the time in ns in which a profiler worked on the program's threads in the steady part. If the run has no
-/// steady part, the time between the first and the last GPU work is used instead. Earlier work of a profiler is
-/// ignored, because before the first GPU work it delays no kernel.
+/// steady part, the time between the first and the last GPU work is used instead. A profiler's work before this time
+/// range is ignored, because it cannot delay a kernel in this time range.
 fn profiler_time(run: &RunEvidence<'_>) -> u64 {
     let spans = run.spans.as_slice();
     let all = || Some((spans.iter().map(|span| span.start).min()?, spans.iter().map(|span| span.end).max()?));
@@ -252,8 +252,8 @@ fn profiler_time(run: &RunEvidence<'_>) -> u64 {
     linked.profiler_work.iter().map(within).fold(0, u64::saturating_add)
 }
 
-/// Moves the cost of launches to the profiler, up to the time in which the profiler worked. A profiler adds work to
-/// each launch, so launches cost less if no profiler runs.
+/// Moves cost from the finding about launches to the finding about the profiler, but at most the time in which the
+/// profiler worked. A profiler adds work to each launch, so without a profiler launches would cost less.
 fn move_to_profiler(found: &mut Vec<Cost>, worked: u64) {
     let at_gaps = found.iter().find(|cost| cost.id == "profiler_cost").map_or(0, |cost| cost.nanos);
     let launches = found.iter().position(|cost| cost.id == "launch_bound");
@@ -274,14 +274,14 @@ fn move_to_profiler(found: &mut Vec<Cost>, worked: u64) {
     found.push(Cost { id: "profiler_cost", nanos, count: 1, why, ..Cost::default() });
 }
 
-/// Returns the launch context that launched the most GPU time.
+/// Returns the launch context whose GPU work has the longest total duration.
 fn most_work(profile: &Profile) -> Option<ContextId> {
     let most = profile.samples(&GPU).iter().max_by_key(|sample| sample.amount())?;
     most.site.launch().ok()
 }
 
-/// Whether most bytes of copies in this direction are read from or written to pageable memory. If the numbers of bytes
-/// are unknown, the durations of the copies are used.
+/// Whether most bytes that copies move in this direction are in pageable memory on the host's side. If the numbers of
+/// bytes are unknown, the durations of the copies are compared instead.
 fn is_pageable(copies: &CopySums, kind: CopyKind) -> bool {
     let of_kind = || copies.iter().filter(|(path, _)| path.kind == kind);
     let knows_bytes = of_kind().any(|(_, weight)| weight.bytes > 0);
@@ -304,8 +304,8 @@ fn event_waits(run: &RunEvidence<'_>) -> Option<u64> {
     }
 }
 
-/// Removes the warm-up time from the pieces of lost time. The warm-up time is the time that the first steps lost in
-/// addition to the usual losses of later steps. Returns the piece with the most warm-up time.
+/// Removes the warm-up time from the pieces of lost time. The warm-up time is the lost time of the first steps minus
+/// the time that the same number of later steps usually lose. Returns the piece with the most warm-up time.
 fn take_warm_up(time: &mut LostTime, warm_up: &WarmUp, steps: u64) -> Option<Piece> {
     let in_warm_up = |start: u64| (warm_up.begin..warm_up.end).contains(&start);
     let mut early = vec![(0_u64, 0_u64); time.pieces.len()];
@@ -317,7 +317,8 @@ fn take_warm_up(time: &mut LostTime, warm_up: &WarmUp, steps: u64) -> Option<Pie
     let later_steps = steps.saturating_sub(warm_up.steps as u64).max(1);
     let mut most: (u64, Option<Piece>) = (0, None);
     if time.gaps.is_empty() {
-        // If the times of gaps are unknown, only rare and long gaps are assumed to be in the first steps.
+        // If it is unknown when gaps occurred, gaps are assumed to be in the first steps only if they are rare and
+        // long.
         let is_rare = |piece: &Piece| {
             piece.gaps <= 2 * warm_up.steps as u64 && piece.nanos / piece.gaps.max(1) >= MIN_PAUSE_NS
         };
@@ -414,8 +415,8 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
         nanos = nanos.saturating_add(sums.nanos);
         count += sums.count;
     }
-    // Managed memory that fits into GPU memory migrates only once. If managed memory does not fit, pages migrate back
-    // to the host to make room.
+    // Managed memory that fits into GPU memory migrates only once. If it does not fit, some pages migrate back to the
+    // host to make room for other pages.
     if from == 0 || from < to / 4 {
         return None;
     }
@@ -433,7 +434,7 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
 }
 
 /// Returns the finding about a launching thread that was ready to run but did not get a processor. For such a thread,
-/// CPU time and waits together explain only a part of the duration of the run.
+/// the CPU time and the waits together are shorter than the duration of the run.
 fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> Option<Cost> {
     if !profile.has(&CPU) || !profile.has(&OFF_CPU) {
         return None;
@@ -448,7 +449,8 @@ fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> O
     let samples: u64 = saturating_sum(of_thread(&CPU).map(|sample| sample.count()));
     let off: u64 = saturating_sum(of_thread(&OFF_CPU).map(|sample| sample.amount()));
     let window = profile.times().iter().map(|time| time.window).max().unwrap_or(0);
-    // If samples were lost or the start-up was long, the thread's state is unknown for too much of the run.
+    // No finding is returned if samples were lost or the start-up was long, because then the thread's state is unknown
+    // for a large part of the run.
     let start_up = profile.times().iter().map(|time| time.start_up.window()).max().unwrap_or(0);
     let is_lost = profile.lost().any(|(loss, _)| matches!(loss, Loss::SamplesDropped | Loss::BlocksDropped));
     if is_lost || start_up > window / 10 {
@@ -479,8 +481,8 @@ fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> O
     })
 }
 
-/// Returns a text with the reason why a check has no data and with the way to record the data. Returns `None` if the
-/// check had its data.
+/// Returns a text that states why a check lacks data, and how to record this data. Returns `None` if the check had its
+/// data.
 fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     let profile = run.profile;
     let has_rows = !run.has_only_sums;
@@ -537,7 +539,7 @@ fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     }
 }
 
-/// Reason that is reported for checks that need data that traces of other tools never contain.
+/// Reason that is reported if a check needs data which traces of other tools never contain.
 const NOT_IN_TRACE: &str = "the trace does not have the data";
 
 /// Whether the work in the file was launched by several processes, for example by ranks whose traces were merged.

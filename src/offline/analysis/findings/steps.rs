@@ -11,18 +11,18 @@ use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_model::profile::{Profile, StepGroup, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::{ContextId, CopyKind, IdMap, NameId, Work};
 
-/// Warm-up of a run: the first steps, if they took longer than the later steps.
+/// Warm-up of a run: the first steps of a run in which the first steps took longer than the later steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WarmUp {
     pub(super) steps: usize,
-    /// Start of the first warm-up step, and end of the last warm-up step.
+    /// Start of the first warm-up step. The field `end` is the end of the last warm-up step.
     pub(super) begin: u64,
     pub(super) end: u64,
     /// Total time by which the warm-up steps took longer than the median step, in ns.
     pub(super) excess: u64,
 }
 
-/// Returns the steps with a known duration. The result is empty if any entry of the step series is a group of several
+/// Returns the steps with a known duration. Returns an empty list if any entry of the step series is a group of several
 /// steps.
 fn single_steps(profile: &Profile) -> Vec<StepGroup> {
     let series = profile.step_series();
@@ -59,9 +59,9 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
     Some(WarmUp { steps: count, begin: steps[0].begin.0, end: steps[count - 1].end.0, excess })
 }
 
-/// Whether the first step is slow for a recurring reason. The reason recurs if, for some N, every N-th later step
-/// exceeds the usual duration by about as much as the first step. In every N-th step, the program then does additional
-/// work, for example an optimizer step or a checkpoint.
+/// Whether the first step is slow because of additional work that recurs in every N-th step, for example an optimizer
+/// step or a checkpoint. This is assumed if, for some N, every N-th later step exceeds the usual duration by about as
+/// much as the first step does.
 fn recurs(durations: &[u64], usual: u64) -> bool {
     let excess = durations[0].saturating_sub(usual);
     let is_as_long = |nanos: &u64| nanos.saturating_sub(usual) >= excess / 10 * 9;
@@ -80,8 +80,8 @@ struct StepWork {
     kernels: u64,
 }
 
-/// Returns the GPU work of each step. Work is assigned to the step during which it was launched, because it often runs
-/// only during the next step.
+/// Returns the GPU work of each step. Work is assigned to the step during which it was launched and not to the step
+/// during which it ran, because work often runs during the next step.
 fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     let steps = single_steps(profile);
     let mut work: Vec<StepWork> =
@@ -98,8 +98,8 @@ fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     work
 }
 
-/// Whether the spread of the middle half of the values is a small part of their median. If step durations vary anyway,
-/// for example with the lengths of inputs, the spread is not small and no step counts as slow.
+/// Whether the middle half of the values lies in a range that is narrow compared with the median. If the range is not
+/// narrow, step durations vary in any case (for example with the lengths of inputs), and no step counts as slow.
 fn is_narrow(values: &[u64]) -> bool {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -160,9 +160,9 @@ pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTi
     (!steps.is_empty()).then_some(StepTimes { work, communication })
 }
 
-/// Returns the GPU work of each iteration of a program without marked steps. The executions of a kernel from one launch
-/// context are counted if their number is a multiple of the number of iterations. A counted kernel is assumed to run
-/// equally often in each iteration.
+/// Returns the GPU work of each iteration of a program without marked steps. The executions that one launch context
+/// launched of one kernel are used only if their number is a multiple of the number of iterations. Such a kernel is
+/// assumed to run equally often in each iteration.
 fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec<StepWork> {
     let count = usize::try_from(iterations).unwrap_or(0);
     if count < MIN_STEPS {
@@ -194,7 +194,8 @@ fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec
 }
 
 /// Returns the finding about steps whose GPU work takes longer than in neighbouring steps although the number of
-/// kernels is the same. If the slow steps are the first steps, the GPU or its libraries warmed up.
+/// kernels is the same. If the first steps are slow in this way, the finding states that the GPU or its libraries
+/// warmed up.
 pub(super) fn slow_steps(
     profile: &Profile,
     spans: &[WorkSpan],
@@ -262,9 +263,9 @@ fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
     sums.into_iter().max_by_key(|(context, nanos)| (*nanos, *context)).map(|(context, _)| context)
 }
 
-/// Returns series of kernel durations, in order of time. Each series contains the executions of one kernel. A kernel
-/// that runs several times per iteration has one series for each position in the iteration, because its work differs
-/// between positions.
+/// Returns series of kernel durations, in order of time. Each series contains the executions of one kernel. If a kernel
+/// runs several times per iteration, its first, second and further executions in each iteration form separate series,
+/// because their work may differ.
 fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64) -> Vec<Vec<u64>> {
     let mut found: IdMap<Work, Vec<u64>> = IdMap::default();
     let mut classifier = Classifier::new(profile);
@@ -286,13 +287,12 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
     all
 }
 
-/// Minimum number of executions of a kernel. If a kernel has fewer executions, its early and late durations are not
-/// compared.
+/// Minimum number of executions that a series must have for its early and late durations to be compared.
 const MIN_EXECUTIONS: usize = 20;
 
 /// Whether early and late durations are clearly apart. Nine in ten late durations must be longer than the median early
-/// duration. Nine in ten early durations must be shorter than the median late duration. Durations that vary with the
-/// input are not clearly apart, even if a run ends with long inputs by chance.
+/// duration. Nine in ten early durations must be shorter than the median late duration. So if durations vary with the
+/// input, they are not clearly apart, even if a run happens to end with long inputs.
 fn is_apart(early: &[u64], late: &[u64]) -> bool {
     let (low, high) = (median(early), median(late));
     let above = late.iter().filter(|nanos| **nanos > low).count();
@@ -300,7 +300,7 @@ fn is_apart(early: &[u64], late: &[u64]) -> bool {
     above * 10 >= late.len() * 9 && below * 10 >= early.len() * 9
 }
 
-/// Returns the finding about kernels that take longer at the end of the run than at its start.
+/// Returns the finding about kernels that take longer at the end of the run than at the start of the run.
 pub(super) fn late_slowdown(
     profile: &Profile,
     all_spans: &PlausibleSpans,

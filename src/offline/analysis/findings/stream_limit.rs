@@ -1,6 +1,6 @@
-//! Limits the costs of a late host to the time in which the busiest stream of the GPU is idle. Even if the host
-//! launched earlier, a stream would still run its operations one after another. If the findings about a late host cost
-//! more than the stream's idle time, copies on the stream cause the rest of the time without kernels.
+//! Limits the costs of a late host to the time in which the busiest stream of the GPU is idle. Even if the host had
+//! launched earlier, the busiest stream would still run its operations one after another. If the findings about a late
+//! host cost more than the idle time of this stream, copies on the stream account for the excess.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ const LATE_HOST: [&str; 11] = [
     "host_work",
 ];
 
-/// Limits the costs of a late host to `free`, the time in ns in which the busiest stream of the GPU is idle. If the
-/// limit reduces any cost, the costs of copies are added.
+/// Limits the costs of a late host to `free`, the time in ns in which the busiest stream of the GPU is idle. If any
+/// cost exceeds `free`, it is reduced to `free`, and the findings about copies are added.
 pub(super) fn limit_by_stream(lost: &Lost<'_>, found: &mut Vec<Cost>, time: &LostTime, free: u64) {
     let mut is_limited = false;
     for cost in found.iter_mut().filter(|cost| LATE_HOST.contains(&cost.id) && cost.nanos > free) {
@@ -47,8 +47,8 @@ pub(super) fn limit_by_stream(lost: &Lost<'_>, found: &mut Vec<Cost>, time: &Los
     }
 }
 
-/// Returns for how many ns the busiest stream of the GPU is idle. The time between the GPU's first and last kernel in
-/// the steady part is examined. Returns `None` if there are no kernels.
+/// Returns for how many ns the busiest stream of the GPU is idle. The idle time is counted from the GPU's first kernel
+/// to its last kernel, within the steady part. Returns `None` if there are no kernels.
 pub(super) fn free_time(
     spans: &PlausibleSpans,
     device: Option<DeviceId>,

@@ -10,10 +10,10 @@ use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_model::record::{DeviceId, Work};
 
 /// Returns the finding about kernels of two streams that never overlap although they were launched early enough to
-/// overlap. The usual reason is the legacy default stream, which waits for all blocking streams and for which all
-/// blocking streams wait. Streams may also wait for each other because of CUDA events. The waits between streams are
-/// assumed to be intended if the program also makes event waits. This applies only if there are at least half as many
-/// event waits as waits between the streams.
+/// overlap. Usually the reason is the legacy default stream: it waits for all blocking streams, and all blocking
+/// streams wait for it. Streams may also wait for each other because of CUDA events. If the program makes at least half
+/// as many event waits as there are waits between the two streams, these waits are assumed to be intended, and no
+/// finding is returned.
 pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option<Cost> {
     let mut devices: BTreeMap<DeviceId, Vec<&WorkSpan>> = BTreeMap::new();
     for span in spans.as_slice().iter().filter(|span| matches!(span.work, Work::Kernel(_))) {
@@ -26,12 +26,13 @@ pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
     changes: u64,
-    /// Number of changes between the two streams at which the later kernel waited. A kernel waited if it was launched
-    /// before the earlier kernel ended, but began only after that end.
+    /// Number of changes from one of the two streams to the other at which the later kernel waited for the earlier
+    /// kernel. A kernel waited if it was launched before the earlier kernel ended, but began only after that end.
     waits: u64,
 }
 
-/// Returns the finding about the kernels of one GPU, which must be sorted by time.
+/// Returns the finding about streams of one GPU that wait for each other. `spans` contains the kernels of this GPU,
+/// sorted by time.
 fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -> Option<Cost> {
     let mut streams: BTreeMap<_, u64> = BTreeMap::new();
     let mut pairs: BTreeMap<_, Pair> = BTreeMap::new();
@@ -58,7 +59,7 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
     {
         return None;
     }
-    // At best, all work on the stream with less work can overlap with work on the other stream.
+    // At best, all work of one stream, the stream with less work, overlaps with work on the other stream.
     let (shorter, nanos) = [first, second]
         .map(|stream| (stream, streams[&stream]))
         .into_iter()
@@ -86,8 +87,8 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
     })
 }
 
-/// Minimum number of changes between two streams at which the later kernel waited. If the later kernel waited at fewer
-/// changes, nothing is reported.
+/// Minimum number of changes between two streams at which the later kernel must wait for the earlier kernel. Below this
+/// number, no finding is reported.
 const MIN_CHANGES: u64 = 10;
 
 /// Returns the finding about a GPU that has less work than another GPU of the process.

@@ -1,5 +1,6 @@
-//! Thresholds of the findings about lost time. A finding below its threshold is not reported, because otherwise users
-//! would search for problems that do not exist. Healthy programs lose 1 to 5 % of their time in many small pieces.
+//! Thresholds of the findings about lost time. A finding whose cost is below its threshold is not reported. Otherwise
+//! users would search for problems that do not exist. Healthy programs lose 1 to 5 % of their time in many small
+//! pieces.
 
 /// Minimum cost of a finding, in percent of the steady part of the run.
 pub(super) const MIN_COST_PERCENT: f64 = 2.0;
@@ -13,8 +14,8 @@ pub(super) const MAX_LAUNCH_GAP_NS: u64 = 50_000;
 /// Maximum duration of a call that only launches, in ns. If a launch call takes longer, it also loads code or waits for
 /// a full queue.
 pub(super) const MAX_LAUNCH_CALL_NS: u64 = 500_000;
-/// Minimum mean time in ns by which a function that loads data delays the GPU. A function that delays the GPU less does
-/// not count as loading data because of its name alone.
+/// Minimum mean time in ns by which a function must delay the GPU to count as loading data because of its name. A name
+/// alone does not show that a function loads data, so the name of a function that delays the GPU less is ignored.
 pub(super) const MIN_LOADING_NS: u64 = 200_000;
 /// Maximum duration in ns of the gap that the GPU hardware itself needs between two dependent kernels.
 pub(super) const MAX_HARDWARE_GAP_NS: u64 = 2_500;
@@ -23,8 +24,7 @@ pub(super) const MAX_HARDWARE_GAP_NS: u64 = 2_500;
 pub(super) const MAX_TINY_KERNEL_NS: u64 = 5_000;
 /// Maximum mean duration of gaps that tiny kernels cause, in ns. A launch from Python takes 5 to 50 us.
 pub(super) const MAX_TINY_GAP_NS: u64 = 200_000;
-/// Minimum number of tiny kernels that a function launches per iteration. A function that launches fewer tiny kernels
-/// is not reported.
+/// Minimum number of tiny kernels that a function must launch per iteration to be reported.
 pub(super) const MIN_TINY_KERNELS: u64 = 8;
 /// Minimum number of copies that a function must make per iteration for these copies to count as fragments.
 pub(super) const MIN_FRAGMENTS: u64 = 8;
@@ -38,17 +38,17 @@ pub(super) const MAX_READ_NS: u64 = 50_000;
 pub(super) const MIN_QUEUED_NS: u64 = 100_000;
 
 /// Maximum number of pauses at one place in the code, in percent of the number of iterations of the program. If a place
-/// has more gaps than the maximum, they are not pauses, because pauses are rare by definition.
+/// has more gaps than this, its gaps do not count as pauses, because pauses are rare by definition.
 pub(super) const MAX_PAUSES_PERCENT: u64 = 20;
-/// Minimum number of gaps in a launch-bound run whose gaps are as long as pauses.
+/// Minimum number of gaps that a run must have to count as launch-bound although its gaps are as long as pauses.
 pub(super) const MIN_LAUNCH_GAPS: u64 = 3;
 /// Minimum duration of a pause, as a multiple of the median gap at other places in the code. The constant
 /// `MIN_PAUSE_NS` gives the minimum duration of a pause in ns.
 pub(super) const MIN_PAUSE_FACTOR: u64 = 5;
 pub(super) const MIN_PAUSE_NS: u64 = 500_000;
 
-/// Minimum number of steps in a run for findings about single steps. If a run has fewer steps, single steps are not
-/// examined.
+/// Minimum number of steps in a run for findings about single steps. In a run with fewer steps, the durations of single
+/// steps are not examined.
 pub(super) const MIN_STEPS: usize = 10;
 /// Maximum number of steps that count as warm-up, in percent of all steps.
 pub(super) const MAX_WARM_UP_PERCENT: usize = 25;
@@ -61,14 +61,14 @@ pub(super) const MIN_SLOWDOWN_PERCENT: u64 = 3;
 
 /// Minimum difference between the idle times of two GPUs of a process, in percent of the steady part.
 pub(super) const MIN_IDLE_DIFFERENCE_PERCENT: f64 = 5.0;
-/// Minimum percentage of a rank's GPU time in kernels that take as long as on other ranks. If more kernels take as long
-/// as on other ranks, the work is divided unevenly, and the rank's GPU is not slow.
+/// Minimum percentage of a rank's GPU time that kernels with the same duration as on other ranks must take. If they
+/// take more than this percentage, the work is divided unevenly. Otherwise the rank's GPU is slow.
 pub(super) const MIN_UNEVEN_PERCENT: u64 = 50;
-/// Minimum difference in ns between the clocks of two ranks that is reported. On a common clock, a collective ends
-/// within a few microseconds on all ranks.
+/// Minimum difference in ns between the clocks of two ranks that is reported. If all ranks used one clock, the ends of
+/// a collective on all ranks would be within a few microseconds.
 pub(super) const MIN_RANK_CLOCK_NS: u64 = 100_000;
-/// Minimum percentage of changes from one stream to another at which the later kernel waits for the earlier kernel. If
-/// the later kernel waits at fewer changes, nothing is reported.
+/// Minimum percentage of changes from one stream to another at which the later kernel waits for the earlier kernel.
+/// Below this percentage, no finding is reported.
 pub(super) const MIN_SERIAL_PERCENT: u64 = 80;
 /// Maximum time in ns from the end of work on one stream to the start of work on another stream that waited for it.
 pub(super) const MAX_HANDOVER_NS: u64 = 5_000;
