@@ -1,7 +1,7 @@
 //! Collects the stacks of the host's threads for the times between API calls that launch GPU work or wait for GPU work.
 //!
-//! In traces of other tools, rows contain the stack of a thread over time. Recordings made by gpuflame contain only the
-//! calls that allocate, free or wait.
+//! Traces of other tools contain rows about states, which give the stack of a thread over time. Recordings made by
+//! gpuflame contain only the calls that allocate, free or wait.
 
 use super::findings::HostStates;
 use gpuflame_explain::join::{Launched, Origin, Sink};
@@ -24,8 +24,8 @@ impl Sink for HostHistoryRows {
     fn host(&mut self, row: &Row<'_>) {
         match *row {
             Row::HostState(_) => self.states.row(row),
-            // Calls are not stored if the data contains rows about states. Rows about states come before rows about
-            // calls, and the states include the calls.
+            // Calls are not stored if the data contains states, because the states include the calls. Rows about states
+            // come before rows about calls.
             Row::HostCallSpan(HostCallSpan { ended, duration, context }) if self.states.is_empty() => {
                 self.calls.push((ended.0.saturating_sub(duration.into()), ended.0, context));
             }
@@ -46,7 +46,7 @@ impl HostHistory {
     /// Creates the history of a run from its stored rows and its profile.
     pub fn new(rows: HostHistoryRows, profile: &Profile) -> Self {
         let HostHistoryRows { states, calls: mut all } = rows;
-        // If two calls begin at the same time, the outer call comes first.
+        // If an outer and an inner call begin at the same time, the outer call comes first.
         all.sort_unstable_by_key(|(begin, end, _)| (*begin, std::cmp::Reverse(*end)));
         let mut calls: IdMap<ThreadId, Vec<(u64, u64, ContextId)>> = IdMap::default();
         for (begin, end, context) in all {
@@ -61,7 +61,7 @@ impl HostHistory {
     }
 
     /// Returns the known stacks of `thread` between `from` and `to` (ns since 1970) as (start, end, stack), sorted by
-    /// start. The returned time ranges do not overlap, even if rows of a damaged file overlap.
+    /// start. The returned time ranges never overlap, even if a damaged file contains rows that do.
     pub(super) fn during(
         &self,
         thread: ThreadId,

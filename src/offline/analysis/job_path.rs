@@ -1,4 +1,4 @@
-//! The critical path of a job, whose ranks meet in collectives.
+//! Finds the critical path of a job whose ranks meet in collectives.
 //!
 //! ```text
 //! rank 0   |-- work --|==== AllReduce waits ====|== moves data ==|
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! The times in the graphs of all ranks are converted to one clock, and the graphs are joined into one graph. A
-//! collective moves data only after the last rank has entered it. The joined graph has a moment for the arrival of the
-//! last rank. The moment of the arrival comes after the begin and before the end of the collective on every rank. If a
-//! rank enters before the last rank by no more than the clock error, this rank counts as last for its own kernel. The
-//! path then stays on this rank and does not change to the last rank.
+//! collective moves data only after the last rank has entered it. For each collective, the joined graph has a moment
+//! for the arrival of the last rank. On every rank, this moment comes after the begin and before the end of the rank's
+//! kernel. If a rank enters earlier than the last rank, but only by the clock error or less, the rank may have been the
+//! last. For its own kernel, such a rank counts as last, so that the path stays on this rank.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,7 +36,7 @@ pub struct JobRank<'a> {
     pub profile: &'a Profile,
     /// Collectives in which the rank takes part.
     pub collectives: &'a [RankCollective],
-    /// Shift in ns that must be added to the rank's times. This shift converts the rank's times to the job's clock.
+    /// Time in ns that must be added to the rank's times to convert them to the job's clock.
     pub shift: i64,
 }
 
@@ -65,7 +65,8 @@ pub struct LastRank {
 pub struct JobPath {
     path: CriticalPath,
     starts: Starts,
-    /// Last rank of each collective, keyed by the index of that rank's instruction.
+    /// For each collective, the rank that entered it last, keyed by the index of the instruction that runs the
+    /// collective on this rank.
     last_ranks: HashMap<u32, LastRank>,
 }
 
@@ -102,14 +103,14 @@ impl JobPath {
         Some(Self { path, starts, last_ranks })
     }
 
-    /// Returns the critical path. The instruction and call indexes in the path count over all ranks. The function
-    /// [`in_rank`](Self::in_rank) finds the rank for an index.
+    /// Returns the critical path. The indexes of instructions and calls in the path count over all ranks.
+    /// [`in_rank`](Self::in_rank) converts a part of the path to the indexes of its rank.
     pub fn path(&self) -> &CriticalPath {
         &self.path
     }
 
-    /// Returns the index of the rank that `part` belongs to, and the part with the rank's own instruction and call
-    /// indexes. The times in the part remain on the job's clock.
+    /// Returns the index of the rank to which `part` belongs, and a copy of `part` in which instructions and calls have
+    /// the indexes of this rank. The times in the copy remain on the job's clock.
     pub fn in_rank(&self, part: &PathPart) -> (usize, PathPart) {
         let (rank, what) = match part.what {
             What::Instruction(number) => {
@@ -139,12 +140,13 @@ impl JobPath {
         self.starts.instruction(number)
     }
 
-    /// Returns the index of the rank that made a call, which is given by its index in the job.
+    /// Returns the index of the rank that made the call with the index `at` in the job.
     pub fn call(&self, at: u32) -> usize {
         self.starts.call(at).0
     }
 
-    /// Returns the rank for which a part of the path waited in a collective, or `None` if the part is not such a wait.
+    /// If a part of the path is a wait in a collective, returns the rank that entered last and ended the wait. Returns
+    /// `None` for all other parts.
     pub fn waited_for(&self, part: &PathPart) -> Option<LastRank> {
         let edge = self.path.edges().get(part.edge? as usize)?;
         let from = &self.path.moments()[edge.from as usize];
@@ -185,7 +187,7 @@ impl InstructionFacts for JobFacts<'_> {
     }
 }
 
-/// Begin and end of a collective's kernel on one rank, and the position of the edge between them.
+/// A collective's kernel on one rank: its begin and end moments, and the position of the edge between these moments.
 #[derive(Clone, Copy)]
 struct Member {
     /// Index of the rank that takes part in the collective.
@@ -200,7 +202,7 @@ struct Member {
 struct Joined {
     graph: Graph,
     starts: Starts,
-    /// Number of instructions of the ranks that were added so far.
+    /// Total number of instructions of all ranks that were added so far.
     instructions: u32,
     /// Members (one per rank) of each collective, keyed by the index of the collective.
     collectives: BTreeMap<usize, Vec<Member>>,
@@ -215,7 +217,7 @@ impl Joined {
         let first_call = u32::try_from(self.graph.calls.len()).ok()?;
         let first = self.instructions;
         self.instructions = first.checked_add(u32::try_from(rank.list.len()).ok()?)?;
-        // Each collective adds one more moment to the graph.
+        // Each collective adds a further moment to the graph: the arrival of the last rank.
         u32::try_from(self.graph.moments.len() + graph.moments.len() + rank.collectives.len()).ok()?;
         self.starts.0.push((first, first_call));
         let time = |time: u64| time.saturating_add_signed(rank.shift);
@@ -256,7 +258,7 @@ impl Joined {
         Some(())
     }
 
-    /// Stores the moments at which the collectives of the rank that was added last begin and end. The rank's edges
+    /// For the rank that was added last, stores the moments at which its collectives begin and end. The rank's edges
     /// start at index `first_edge`, and its instructions start at index `first`.
     fn note_collectives(&mut self, first_edge: usize, first: u32, collectives: &[RankCollective]) {
         let rank = self.starts.0.len() - 1;
@@ -283,8 +285,9 @@ impl Joined {
         let instruction = self.graph.moments[begin as usize].instruction;
         let is_sure = time - second > self.clock_error;
         self.last_ranks.insert(instruction, LastRank { collective, rank, is_sure });
-        // Edges lead to the arrival from moments with the same or an earlier time, and lead from the arrival only to
-        // later moments. So the sort key `u32::MAX` in the field `rank` sorts the moment of the arrival correctly.
+        // The arrival must sort after all moments of equal time: edges lead to the arrival from moments with the same
+        // or an earlier time, and edges from the arrival lead only to later moments. The sort key `u32::MAX` in the
+        // field `rank` ensures this order.
         let rank = u32::MAX;
         let arrived = self.graph.moments.len() as MomentId;
         self.graph.moments.push(Moment { time, kind: MomentKind::Arrived, instruction, call: NO_CALL, rank });

@@ -1,13 +1,13 @@
 //! Decides whether several files come from ranks of one job, and which ranks are missing.
 //!
-//! Files are rejected only if there is proof that they belong to different programs. Different numbers of ranks in the
-//! files are such a proof. The other possible proof is that some files have no kernel name in common with the other
-//! files. Ranks of one program may run different kernels, for example in the stages of a pipeline. But each rank shares
-//! kernels with another rank.
+//! Files are rejected only if there is proof that they belong to different programs. Two facts are such a proof: the
+//! files state different numbers of ranks, or some files have no kernel name in common with the rest of the files.
+//! Ranks of one program may run different kernels, for example in the stages of a pipeline. But each rank of a program
+//! has kernels in common with at least one further rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Properties of a rank that show whether the rank belongs to a job.
+/// Properties of a rank from which it is decided whether the rank belongs to a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobMember {
     /// Id of the rank.
@@ -27,7 +27,7 @@ pub enum JobDifference {
     NoCommonKernel(usize, usize),
 }
 
-/// Returns proof that the members do not all belong to one program, or `None` if there is no such proof.
+/// Returns proof that the members belong to different programs, or `None` if no proof exists.
 pub fn find_difference(members: &[JobMember]) -> Option<JobDifference> {
     let mut sized = (0..).zip(members).filter_map(|(at, member)| Some((at, member.world_size?)));
     if let Some((first, size)) = sized.next()
@@ -51,7 +51,7 @@ pub fn find_difference(members: &[JobMember]) -> Option<JobDifference> {
     Some(JobDifference::NoCommonKernel(first, other))
 }
 
-/// Returns the smallest index in the group that contains `at`. The smallest index identifies the group.
+/// Returns the smallest index in the group that contains `at`. This index identifies the group.
 fn group_of(groups: &mut [usize], mut at: usize) -> usize {
     while groups[at] != at {
         groups[at] = groups[groups[at]];
@@ -60,8 +60,8 @@ fn group_of(groups: &mut [usize], mut at: usize) -> usize {
     at
 }
 
-/// Returns the missing ranks of a job with `world_size` ranks, as ranges (first, last). Returns `None` if one of
-/// `ranks` is not below `world_size`.
+/// Returns the missing ranks of a job with `world_size` ranks, as ranges (first, last). Returns `None` if any rank in
+/// `ranks` is `world_size` or larger.
 pub fn find_missing(ranks: &BTreeSet<u32>, world_size: u32) -> Option<Vec<(u32, u32)>> {
     if ranks.last().is_some_and(|last| *last >= world_size) {
         return None;

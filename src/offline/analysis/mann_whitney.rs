@@ -5,9 +5,9 @@
 /// Two-sided quantile of the standard normal distribution for a probability of 0.01.
 const Z_ONE_IN_100: f64 = 2.5758;
 
-/// Sorts the durations of all sets together, and returns the average position of each set's durations. Positions are on
-/// a scale from 0 (shortest duration) to 1 (longest duration). Equal durations share the average of their positions.
-/// The result for an empty set is 0.5.
+/// Sorts the durations of all sets together. For each set, returns the average position of its durations in this order.
+/// Positions are on a scale from 0 (shortest duration) to 1 (longest duration). Equal durations share the average of
+/// their positions. For an empty set, the returned value is 0.5.
 pub(super) fn mean_positions(sets: &[&[u64]]) -> Vec<f64> {
     let mut all: Vec<(u64, usize)> = sets
         .iter()
@@ -42,9 +42,9 @@ pub(super) fn differ_at_one_percent(one: &[u64], other: &[u64]) -> bool {
     // Variance of U, which is the number of pairs in which the duration from `one` is longer than the duration from
     // `other`. The variance is corrected for equal durations.
     let variance = n * m / 12.0 * (total + 1.0 - ties / (total * (total - 1.0)));
-    // Number of pairs in which the duration from `one` is longer. If the sets do not differ, half of all pairs are
-    // expected. The positions from `mean_positions` are at the middle of each duration, so n / 2 is subtracted from the
-    // position.
+    // U is the number of pairs in which the duration from `one` is longer than the duration from `other`. If the two
+    // sets do not differ, U is expected to be half the number of all pairs. A position also counts the durations in
+    // `one`. Within `one`, the average position is n / 2, so n / 2 is subtracted.
     let position = mean_positions(&[one, other])[0] * total;
     let pairs = n * (position - n / 2.0);
     variance > 0.0 && (pairs - n * m / 2.0).abs() / variance.sqrt() > Z_ONE_IN_100
@@ -67,7 +67,8 @@ mod tests {
         // variance is 25 * 11 / 12 = 22.92, and z = 2.611.
         assert!(differ_at_one_percent(&[1, 2, 3, 4, 5], &[6, 7, 8, 9, 10]));
         assert!(differ_at_one_percent(&[6, 7, 8, 9, 10], &[1, 2, 3, 4, 5]));
-        // One pair of durations is in the opposite order, so U = 1 and z = 11.5 / 4.787 = 2.402.
+        // In one pair, the duration from the first set is longer than the duration from the second set. So U = 1 and z
+        // = 11.5 / 4.787 = 2.402.
         assert!(!differ_at_one_percent(&[1, 2, 3, 4, 6], &[5, 7, 8, 9, 10]));
     }
 

@@ -1,7 +1,7 @@
 //! Stores GPU operations in about 10 bytes each, because a run may have millions of operations.
 //!
-//! Nearly all operations are added in order of time and were launched in the same order. So only the differences from
-//! the previous operation are stored.
+//! Nearly all operations are added in order of time, and this is also the order in which they were launched. So it
+//! suffices to store the differences between each operation and the previous operation.
 
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_model::record::{Activity, ContextId, CopyKind, Fields, NameId, Nanos, Payload, Work};
@@ -16,7 +16,7 @@ pub(super) struct PackedOp {
     pub(super) work: Work,
     /// Correlation id, or 0 if the caller does not need it.
     pub(super) correlation: u32,
-    /// Index of the stream, together with flags that stay the same for many consecutive operations.
+    /// Index of the stream, together with flags. Both are usually the same for many consecutive operations.
     pub(super) place: u32,
 }
 
@@ -29,7 +29,7 @@ impl PackedOp {
     }
 }
 
-/// Bits in the first byte of an encoded operation. The bits in the first byte state which fields follow.
+/// Bits in the first byte of an encoded operation, which state the fields that follow this byte.
 const HAS_LAUNCH: u8 = 1;
 const HAS_CONTEXT: u8 = 2;
 const HAS_CALL_NANOS: u8 = 4;
@@ -46,15 +46,15 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Encoded operations, in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct PackedOps {
-    /// Chunks of encoded operations. The bytes of a full chunk never move, so adding operations never needs memory for
-    /// a second copy of all chunks.
+    /// Chunks of encoded operations. When a chunk is full, a new chunk is begun, and the full chunk is never copied. So
+    /// adding operations never needs memory for a second copy of all operations.
     chunks: Vec<Vec<u8>>,
     last: Before,
     len: usize,
 }
 
-/// Fields of the operations that were encoded before. An operation is encoded as the differences from the fields of
-/// earlier operations.
+/// Fields of earlier operations, from which the fields of the next operation are encoded as differences. An operation
+/// is encoded as the differences between its fields and the fields of earlier operations.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     end: u64,
@@ -125,7 +125,7 @@ impl PackedOps {
         })
     }
 
-    /// Removes all operations and passes them to `each`. Each chunk is freed after its operations were passed.
+    /// Removes all operations and passes them to `each`. Each chunk is freed when all its operations have been passed.
     pub(super) fn take_all(&mut self, mut each: impl FnMut(PackedOp)) {
         let Self { chunks, .. } = std::mem::take(self);
         let mut before = Before::default();

@@ -55,15 +55,15 @@ impl LaunchTimes {
     }
 }
 
-/// Stretches of time, encoded in about 6 bytes each. If a stretch overlaps or touches the previous stretch, both are
-/// merged.
+/// Stretches of time, encoded in about 6 bytes each. If a stretch overlaps or touches the stretch that was added before
+/// it, the two are merged.
 #[derive(Debug, Default)]
 pub(super) struct Stretches {
     bytes: Vec<u8>,
     /// Start of the last stretch in `bytes`.
     last: u64,
     is_unsorted: bool,
-    /// Last stretch, which may still grow and is not encoded yet.
+    /// Stretch that was added last. It may still grow, so it is not encoded yet.
     open: Option<(u64, u64)>,
 }
 

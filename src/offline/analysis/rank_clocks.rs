@@ -1,26 +1,26 @@
 //! Aligns the clocks of ranks by means of the collectives in which the ranks meet, and computes the maximum error of
 //! the alignment.
 //!
-//! No rank leaves a collective before the last rank has entered it. So in each collective of two ranks, the end on one
-//! rank is not before the start on the other rank. Such bounds for the clock difference hold regardless of the network.
-//! Together, the bounds give an interval for the difference between the two clocks. From the interval of possible clock
-//! differences, this module chooses the difference at which the ends of collectives coincide. The ends coincide in
-//! reality, because data reaches all ranks within microseconds. The reported error is the distance from the chosen
-//! difference to the farther end of the interval. The true clock difference is never farther from the chosen difference
-//! than the reported error.
+//! No rank leaves a collective before the last rank has entered it. So if two ranks meet in a collective, neither rank
+//! leaves it before the other rank enters it. With the recorded times, this gives a lower and an upper bound for the
+//! difference between the two clocks. The bounds hold regardless of the network. The bounds from all collectives
+//! together give an interval of possible clock differences. From this interval, the module chooses the difference at
+//! which the ends of collectives coincide. The ends coincide in reality, because data reaches all ranks within
+//! microseconds. The reported error is the distance from the chosen difference to the farther end of the interval. The
+//! true clock difference is never farther from the chosen difference than the reported error.
 //!
 //! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather,
 //! reduce-scatter and all-to-all. The bounds do not hold for a broadcast, and the recorded kernels do not show whether
-//! a collective is a broadcast. So the alignment is refused if the ends of collectives do not coincide.
+//! a collective is a broadcast. So the alignment is refused if the ends of collectives do not coincide after it.
 
 /// Maximum difference in ns between the ends of a collective on two ranks after the alignment.
 pub const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum percentage of the collectives whose ends must coincide.
+/// Minimum percentage of collectives whose ends on all ranks must coincide after the alignment.
 const MIN_TOGETHER_PERCENT: usize = 90;
 
 /// For each rank, returns the time in ns that must be added to the rank's times to convert them to a common clock.
 /// `bases` contains for each rank the time to which the times in the rank's file are relative. If the base of any rank
-/// is unknown, the result is 0 for all ranks.
+/// is unknown, returns 0 for all ranks.
 pub fn base_shifts(bases: &[Option<i64>]) -> Vec<i64> {
     let Some(known) = bases.iter().copied().collect::<Option<Vec<i64>>>() else {
         return vec![0; bases.len()];
@@ -48,7 +48,8 @@ pub struct RankClocks {
 pub enum ClocksRefused {
     /// There is only one rank, or there is no collective in which all ranks take part.
     NoCollectives,
-    /// Two ranks have different numbers of collectives, each given as (index of the rank, number of collectives).
+    /// Two ranks have different numbers of collectives. Each field is the pair (index of the rank, number of
+    /// collectives) of one of these ranks.
     Counts((usize, usize), (usize, usize)),
     /// After the alignment, the ends of collectives are still this many ns apart.
     Ends(u64),
@@ -59,7 +60,7 @@ pub enum ClocksRefused {
     Apart(usize),
 }
 
-/// Collectives in which the same group of ranks meets.
+/// All collectives of one group of ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupCollectives {
     /// Index and collectives of each rank in the group. The collectives are given as (start, end) in ns, in the order
@@ -67,13 +68,14 @@ pub struct GroupCollectives {
     pub members: Vec<(usize, Vec<(i64, i64)>)>,
 }
 
-/// Aligns the clocks of `count` ranks that meet in groups. The clock of each rank is compared with the clock of a rank
-/// that is already aligned, so the errors of both ranks add up. To keep the errors of the clocks small, large groups
-/// are used first. In each group, other ranks are compared with the aligned rank that has the smallest error.
+/// Aligns the clocks of `count` ranks that meet in groups. Each rank is compared with a rank that is already aligned.
+/// So the error of a rank is the error of this comparison plus the error of the aligned rank. To keep the errors of the
+/// clocks small, large groups are used first. In each group, the ranks that are not aligned yet are compared with the
+/// aligned rank that has the smallest error.
 ///
 /// # Errors
-/// Fails if [`align_ranks`] fails for the ranks in a group. Also fails if no chain of groups connects a rank with the
-/// first rank.
+/// Fails if [`align_ranks`] fails for the ranks in a group. Also fails if a rank is connected with the first rank by no
+/// chain of groups.
 pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClocks, ClocksRefused> {
     let mut known: Vec<Option<(i64, u64)>> = vec![None; count];
     if let Some(first) = known.first_mut() {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     /// Collectives of two ranks, in ns. Rank 1 enters the first collective last and leaves it 4 us after rank 0. Rank 0
-    /// enters the second collective last. After the last rank has entered, each collective takes another 10 us.
+    /// enters the second collective last. Each collective takes 10 us after the last rank has entered it.
     const ZERO: [(i64, i64); 2] = [(0, 50_000), (90_000, 100_000)];
     const ONE: [(i64, i64); 2] = [(40_000, 54_000), (70_000, 100_000)];
 
@@ -190,9 +192,9 @@ mod tests {
     fn clocks_eleven_seconds_apart_are_aligned_and_the_error_is_not_smaller_than_the_true_one() {
         const APART: i64 = 11_500_000_000;
         let clocks = align_ranks(&[ZERO.to_vec(), ahead(&ONE, APART)]).unwrap();
-        // The ends differ by 4 us and 0 us, and the lower value is taken as the median. The first collective gives the
-        // lower bound of the clock difference (40 - 50 us), and the second collective gives the upper bound (100 - 90
-        // us).
+        // The ends on the two ranks differ by 4 us in the first collective and by 0 us in the second collective. The
+        // lower of the two values is used as the median. The first collective gives the lower bound of the clock
+        // difference (40 - 50 us), and the second collective gives the upper bound (100 - 90 us).
         assert_eq!(clocks.ahead, [0, APART]);
         assert_eq!((clocks.error, clocks.spread, clocks.collectives), (10_000, 4_000, 2));
         let back = align_ranks(&[ahead(&ONE, APART), ZERO.to_vec()]).unwrap();

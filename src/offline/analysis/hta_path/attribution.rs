@@ -1,5 +1,4 @@
-//! Finds the resource that limits each edge of the path. HTA calls the resource that limits an edge the bound of the
-//! edge.
+//! Finds, for each edge of the path, the resource that limits it. HTA calls this resource the bound of the edge.
 
 use super::events::HtaEvents;
 use super::graph::{Edge, EdgeType};
@@ -7,7 +6,7 @@ use super::graph::{Edge, EdgeType};
 /// Resource that limits an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HtaBound {
-    /// The edge is time on the host.
+    /// The host: the edge is time that passes on the host.
     Cpu,
     /// The edge is the duration of a kernel, copy or fill.
     Compute,
@@ -17,7 +16,7 @@ pub enum HtaBound {
     KernelGap,
     /// The edge is the time from a launch call to the start of its work.
     Launch,
-    /// No resource limits the edge, because the edge has no weight.
+    /// No resource limits the edge, because the weight of the edge is 0.
     None,
 }
 

@@ -1,5 +1,5 @@
-//! Adds edges between host events: for the order and nesting of events on each thread, and for calls that exclude each
-//! other.
+//! Adds two types of edges between host events: edges for the order and nesting of the events on a thread, and edges
+//! between calls that exclude each other.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ fn locks(events: &HtaEvents, graph: &Graph, node: u32) -> bool {
     LOCKING_CALLS.contains(&events.name(row.name))
 }
 
-/// Adds edges between calls that hold the lock of the CUDA runtime. The end of a call that holds the lock waits for all
-/// lock-holding calls that began earlier, and for the previous end.
+/// Adds edges between calls that hold the lock of the CUDA runtime. When such a call ends, it has waited for all
+/// lock-holding calls that began earlier, and for the previous end of a lock-holding call.
 fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     let (mut open, mut last): (Vec<u32>, Option<u32>) = (Vec::new(), None);
     for at in 0..graph.nodes.len() as u32 {
@@ -62,8 +62,8 @@ fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     }
 }
 
-/// Returns the rows of each host thread. If there is a thread for backward operators, its rows are merged into the rows
-/// of the thread for forward operators.
+/// Returns the rows of each host thread. If a separate thread runs the backward operators, its rows are merged into the
+/// rows of the thread that runs the forward operators.
 fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     let forward = only_thread(events, selection, "forward");
     let backward = only_thread(events, selection, "autograd");
@@ -87,8 +87,8 @@ fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     threads.into_values().collect()
 }
 
-/// Returns the only thread with operators or annotations whose names contain `word`. Returns `None` if no thread or
-/// several threads have such operators or annotations. Thread 0 is ignored.
+/// Returns the thread that has operators or annotations whose names contain `word`. Returns `None` if no thread has
+/// them, or if several threads do. Thread 0 is ignored.
 fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> Option<&'a TrackId> {
     let rows = selection.window.iter().map(|at| &events.rows[*at as usize]);
     let named = rows
@@ -126,8 +126,9 @@ struct Edge {
 }
 
 impl Edge {
-    /// Compares two edges. At equal times, ends of slices come before starts. A longer slice contains a shorter slice.
-    /// If two slices are equal, the earlier slice contains the later slice.
+    /// Compares two edges. At equal times, ends of slices come before starts. If two slices start or end at the same
+    /// time, the longer slice contains the shorter slice. If their durations are equal too, the slice that comes first
+    /// in the file contains the other slice.
     fn compare(&self, other: &Self) -> Ordering {
         if self.slice == other.slice {
             return other.is_start.cmp(&self.is_start);
@@ -175,21 +176,21 @@ impl CallTree {
     }
 }
 
-/// Visits the starts and ends of a thread's slices in order, and adds an edge from each start or end to the next one.
+/// Visits the starts and ends of a thread's slices in order, and adds an edge between each two successive nodes.
 struct ThreadWalk<'a> {
     events: &'a HtaEvents,
     graph: &'a mut Graph,
     tree: &'a CallTree,
-    /// Last visited node, and the parent slice of the node's event.
+    /// Node that was visited last, and the parent slice of its event.
     last: Option<(u32, Option<u32>)>,
-    /// Number of open events that have nodes.
+    /// Number of events that have nodes and are open at this point of the walk.
     depth: u32,
 }
 
 impl ThreadWalk<'_> {
     fn run(mut self) {
-        // Slices that remain to be visited, the next slice last. If a slice's flag is `true`, the end of the slice is
-        // visited, and otherwise its start.
+        // Starts and ends that remain to be visited, as (slice, whether the end is visited). The last element is
+        // visited next.
         let mut next: Vec<(u32, bool)> = self.tree.roots.iter().rev().map(|slice| (*slice, false)).collect();
         while let Some((slice, is_end)) = next.pop() {
             let nodes = self.graph.of_row(self.tree.rows[slice as usize]);
@@ -225,8 +226,8 @@ impl ThreadWalk<'_> {
         self.depth -= 1;
     }
 
-    /// Adds an edge from the last visited node to `to`, unless the two nodes are already connected by an edge for the
-    /// runtime's lock.
+    /// Adds an edge from the last visited node to `to`, unless the edges for the runtime's lock already connect these
+    /// two nodes.
     fn connect(&mut self, to: u32, kind: EdgeType, rule: Option<HtaRule>) {
         let Some((from, parent)) = self.last else { return };
         let [begin, end] = [from, to].map(|node| self.graph.nodes[node as usize]);

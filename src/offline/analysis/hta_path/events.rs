@@ -51,7 +51,7 @@ pub(super) struct EventRow {
     pub(super) correlation: Option<u64>,
     /// Stream whose work was waited for, if the event is a wait.
     pub(super) on_stream: Option<u32>,
-    /// Correlation id of the call that recorded a CUDA event, if this trace event is a wait for that CUDA event.
+    /// If this trace event is a wait for a CUDA event, the correlation id of the call that recorded the CUDA event.
     pub(super) record_correlation: Option<u64>,
 }
 
@@ -63,8 +63,7 @@ pub struct HtaEvents {
     name_numbers: HashMap<Vec<u8>, u32>,
     tracks: Vec<(TrackId, TrackId)>,
     track_numbers: HashMap<(TrackId, TrackId), u32>,
-    /// Number of elements of `traceEvents` that were read so far. The number of elements stays 0 for formats other than
-    /// JSON.
+    /// Number of elements of `traceEvents` that were read so far. The number is 0 if the trace is not in JSON format.
     elements: u64,
     /// Whether the current element of `traceEvents` became a row.
     has_row: bool,
@@ -135,7 +134,7 @@ impl HtaEvents {
         self.rows.last_mut().expect("the row was pushed")
     }
 
-    /// Adds a slice of a category that the importer does not read, for example a range on a GPU. HTA uses slices of all
+    /// Adds a slice whose category the importer ignores, for example a range on a GPU. HTA uses slices of all
     /// categories, because it finds windows by the names of all events.
     fn add_unknown(&mut self, text: &[u8]) -> Option<()> {
         let document = Document::from_bytes(text);
@@ -204,7 +203,7 @@ impl Sink for HtaEvents {
     fn raw(&mut self, event: RawEvent<'_>) {
         let category = event.category.raw();
         if self.has_row {
-            // Some versions of PyTorch write the profiler's steps with the category of operators.
+            // Some versions of PyTorch give the profiler's steps the category of operators.
             let row = self.rows.last_mut().expect("the element became a row");
             if row.kind == EventKind::Annotation && matches!(category, b"cpu_op" | b"Operator") {
                 row.kind = EventKind::Operator;
@@ -232,8 +231,9 @@ fn stream_of(text: &[u8]) -> Option<u32> {
     u32::try_from(stream).ok()
 }
 
-/// Converts times from ns to whole microseconds in the same way as HTA: the start is rounded up, and the end is rounded
-/// down. HTA calculates with floating-point microseconds, which cannot represent times since 1970 to the nanosecond.
+/// Converts a start and an end from ns to whole microseconds as HTA does: the start is rounded up, and the end is
+/// rounded down. HTA calculates with floating-point microseconds, which cannot represent times since 1970 to the
+/// nanosecond.
 fn whole_micros(start: i64, end: i64) -> (i64, i64) {
     let micros = |nanos: i64| (nanos.div_euclid(1_000)) as f64 + nanos.rem_euclid(1_000) as f64 / 1_000.0;
     let begin = micros(start);

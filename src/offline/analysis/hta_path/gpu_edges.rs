@@ -1,6 +1,6 @@
-//! Adds the edges for GPU work. For each operation, one edge represents the operation's duration. Another edge leads to
-//! the operation from its launch or from the previous operation on the stream. Further edges lead from an operation to
-//! the calls that wait for it.
+//! Adds the edges for GPU work. One edge represents the duration of an operation. Another edge leads to this operation,
+//! either from its launch or from the previous operation on the stream. Further edges lead from the operation to the
+//! calls that wait for it.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use super::queue::{launches, queue_lengths};
 use super::sync_edges::EventWaits;
 use super::window::Selection;
 
-/// Minimum long gap between two operations of a stream, in us. If a gap is at least this long, HTA adds no edge between
-/// the two operations.
+/// Minimum duration in us of a long gap. If the gap between two operations of a stream is long, HTA adds no edge
+/// between these operations.
 pub(super) const LONG_GAP_US: i64 = 1_500;
 
-/// GPU work that no edge connects to earlier events.
+/// GPU work to which no edge leads from an earlier event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unconnected {
     /// Gaps of at least 1,500 us between operations without an edge, as (number of gaps, total duration in us).
     pub long_gaps: (u64, i64),
-    /// Number of operations to which no edge leads. A path cannot contain such an operation after earlier events.
+    /// Number of operations to which no edge leads. On a path, such an operation can only be the first event.
     pub ops: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn add_gpu_edges(
         row(at).correlation.is_some() && (row(at).stream.is_some() || is_wait())
     };
     let mut order: Vec<u32> = selection.window.iter().copied().filter(|at| is_gpu(*at)).collect();
-    // Waits are sorted by their ends, because the awaited work may begin after the wait.
+    // Waits are sorted by their ends, because the awaited work may begin after the begin of the wait.
     order.sort_by_key(|at| if row(*at).kind == EventKind::Sync { row(*at).end } else { row(*at).start });
     let mut walk = GpuWalk {
         events,
@@ -72,9 +72,10 @@ struct GpuWalk<'a> {
     zero_launch_edges: bool,
     /// End node of the last operation on each stream, in the order in which the streams began.
     last: Vec<u32>,
-    /// For each stream, the position of its entry in `last`.
+    /// Position in `last` of each stream's entry.
     streams: HashMap<Option<u32>, usize>,
-    /// For each operation that waits for a CUDA event, the awaited operation.
+    /// For each operation whose stream waits for a CUDA event before it, the operation after which the event was
+    /// recorded.
     sources: HashMap<u32, u32>,
     unconnected: Unconnected,
 }
@@ -143,8 +144,8 @@ impl GpuWalk<'_> {
         }
     }
 
-    /// Adds an edge to an operation from its launch call if the stream was empty at the launch. If the stream was not
-    /// empty, adds an edge from the previous operation of the stream. The result states whether an edge was added.
+    /// If the stream was empty when an operation was launched, adds an edge from the launch call to the operation.
+    /// Otherwise adds an edge from the previous operation of the stream. Returns whether an edge was added.
     fn connect_work(&mut self, at: u32, start: u32, last: Option<u32>, source: Option<u32>) -> bool {
         let call = self.selection.partner(at);
         let begin = call.map(|call| self.events.rows[call as usize].start);

@@ -1,6 +1,6 @@
 //! The dependency graph as HTA builds it. The graph has two nodes per trace event, and edges of five types. A new edge
-//! replaces an existing edge between the same two nodes. Nodes and edges keep the order in which they were added,
-//! because this order decides between paths of equal length.
+//! replaces an existing edge between the same two nodes. Nodes and edges are stored in the order in which they were
+//! added. If several paths have equal length, this order decides which path is returned.
 
 use std::collections::HashMap;
 
@@ -36,8 +36,8 @@ impl EdgeType {
     }
 }
 
-/// HTA rule by which the weight of an edge differs from the time between its nodes, or includes the duration of another
-/// edge.
+/// HTA rule that explains the weight of an edge: by the rule, the weight differs from the time between the nodes, or
+/// includes the duration of another edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HtaRule {
     /// An edge for the time between two operators of a thread has weight 0.
@@ -104,9 +104,10 @@ pub(super) struct Graph {
     /// Start node and end node for each row.
     of_row: HashMap<u32, (u32, u32)>,
     by_nodes: HashMap<(u32, u32), u32>,
-    /// Nodes that have edges, in the order in which their first edges were added.
+    /// Nodes with at least one edge, in the order in which each node got its first edge.
     pub(super) order: Vec<u32>,
-    /// For each node, the edges that begin at it. The field after `leaving` contains the edges that end at each node.
+    /// For each node, the edges that begin at this node. The next field contains, for each node, the edges that end
+    /// there.
     pub(super) leaving: Vec<Vec<u32>>,
     pub(super) entering: Vec<Vec<u32>>,
 }
@@ -141,8 +142,8 @@ impl Graph {
         self.add(Edge { from, to, kind, weight, rule, attributed: None });
     }
 
-    /// Adds an edge, or replaces the existing edge between the same nodes. A new edge without an attribution keeps the
-    /// attribution of the replaced edge.
+    /// Adds an edge, or replaces the existing edge between the same nodes. If the new edge has no attribution, it gets
+    /// the attribution of the replaced edge.
     pub(super) fn add(&mut self, edge: Edge) {
         if let Some(&at) = self.by_nodes.get(&(edge.from, edge.to)) {
             let replaced = &mut self.edges[at as usize];
@@ -156,8 +157,8 @@ impl Graph {
             if is_new(&self.leaving) && is_new(&self.entering) {
                 self.order.push(node);
             }
-            // The edge is added to its nodes only after the check for new nodes, so that a new node is not listed
-            // twice.
+            // The check for new nodes comes before the edge is added to its nodes, because a node with an edge does not
+            // count as new.
             if node == edge.from {
                 self.leaving[node as usize].push(at);
             } else {
@@ -168,7 +169,7 @@ impl Graph {
         self.edges.push(edge);
     }
 
-    /// Attributes the edge between two nodes to the event in `row`.
+    /// Attributes the time of the edge between two nodes to the event in `row`.
     pub(super) fn attribute(&mut self, from: u32, to: u32, row: Option<u32>) {
         if let (Some(&at), Some(_)) = (self.by_nodes.get(&(from, to)), row) {
             self.edges[at as usize].attributed = row;

@@ -1,6 +1,6 @@
 //! Computes the critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1). With these rules, the paths
-//! of HTA and gpuflame can be compared edge by edge. HTA's rules differ from the rules of gpuflame's own critical path
-//! in four points, which [`HtaRule`] lists.
+//! of HTA and gpuflame can be compared edge by edge. [`HtaRule`] lists the four points in which HTA's rules differ from
+//! the rules of gpuflame's own critical path.
 //!
 //! ```text
 //!   events -> select: rows of the window -> nodes -> edges of the host, edges of the GPU -> longest path -> classes
@@ -36,13 +36,13 @@ use window::{Selection, select};
 /// Settings of [`hta_path`].
 #[derive(Clone, Debug)]
 pub struct HtaPathOptions {
-    /// Substring of the names of the events that define the window. If the annotation is empty, the window is the whole
+    /// Substring of the names of the events that define the window. If this text is empty, the window is the whole
     /// trace.
     pub annotation: String,
     /// First and last instance of the annotation that the window contains, counted from 0 in file order.
     pub instances: (usize, usize),
-    /// Whether every GPU operation gets an edge from its launch, with weight 0 if the launch did not delay the
-    /// operation.
+    /// Whether an edge leads from the launch to every GPU operation. If the launch did not delay the operation, the
+    /// edge has weight 0.
     pub zero_launch_edges: bool,
 }
 
@@ -66,20 +66,20 @@ pub struct HtaEdge {
     pub to: HtaNode,
     /// Type of the edge.
     pub kind: EdgeType,
-    /// Weight in us, which is negative if the edge leads back in time. For the length of a path, negative weights count
-    /// as 0.
+    /// Weight of the edge in us. The weight is negative if the edge leads back in time. For the length of a path,
+    /// negative weights count as 0.
     pub weight_us: i64,
     /// Position of the event to which the weight is attributed.
     pub attributed: Option<u64>,
-    /// HTA rule by which the weight differs from the time between the nodes, or includes the duration of the launch
-    /// call.
+    /// HTA rule that explains the weight: by the rule, the weight differs from the time between the nodes, or includes
+    /// the duration of the launch call.
     pub rule: Option<HtaRule>,
     /// Whether the edge is on the critical path.
     pub is_critical: bool,
 }
 
 impl HtaEdge {
-    /// Returns the part in us of the time between the nodes that the weight does not include.
+    /// Returns the time in us between the nodes that the weight does not include.
     pub fn uncounted_us(&self) -> i64 {
         self.to.time_us - self.from.time_us - self.weight_us
     }
@@ -110,8 +110,8 @@ pub struct HtaPath {
 /// Computes the critical path of a window by HTA's rules.
 ///
 /// # Errors
-/// `Format` if the window does not exist or has no edges, or if HTA would refuse its graph. HTA refuses graphs with a
-/// cycle, and graphs in which GPU work waits for work on the same stream.
+/// `Format` if the window does not exist, if its graph has no edges, or if HTA would refuse its graph. HTA refuses
+/// graphs with a cycle, and graphs in which GPU work waits for work on the same stream.
 pub fn hta_path(events: &HtaEvents, options: &HtaPathOptions) -> Result<HtaPath> {
     let selection = select(events, &options.annotation, options.instances)?;
     let mut graph = Graph::new(create_nodes(events, &selection));

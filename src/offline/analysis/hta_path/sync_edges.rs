@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use super::events::{EventKind, EventRow, HtaEvents};
 use super::window::Selection;
 
-/// Data for finding, for each wait for a CUDA event, the awaited work and the work that waits.
+/// Table of the waits for CUDA events, which gives the awaited work and the waiting work of each wait.
 #[derive(Debug, Default)]
 pub(super) struct EventWaits {
-    /// Last operation before each record of a CUDA event, keyed by the correlation id of the call that recorded the
-    /// event.
+    /// For each record of a CUDA event, the last operation launched before it, keyed by the correlation id of the call
+    /// that recorded the event.
     recorded: HashMap<u64, u32>,
-    /// First operation after each call that makes a stream wait, keyed by the index of the call's row.
+    /// For each call that makes a stream wait, the first operation launched after the call, keyed by the index of the
+    /// call's row.
     waiting: HashMap<u32, u32>,
 }
 
@@ -20,8 +21,8 @@ pub(super) struct EventWaits {
 type LaunchesBy<K> = HashMap<(K, Option<u32>), Vec<(i64, u32)>>;
 
 impl EventWaits {
-    /// Finds the operations before records of CUDA events and the operations after waits for CUDA events, in the whole
-    /// trace. `launches` contains pairs of a call and the operation that the call launched.
+    /// Searches the whole trace for the operations before records of CUDA events, and for the operations after waits
+    /// for CUDA events. `launches` contains pairs of a call and the operation that the call launched.
     pub(super) fn new(events: &HtaEvents, selection: &Selection, launches: &[(u32, u32)]) -> Self {
         let row = |at: u32| &events.rows[at as usize];
         let mut launches = launches.to_vec();
@@ -36,7 +37,7 @@ impl EventWaits {
         Self { recorded, waiting: find_waiting(events, selection, &by_thread) }
     }
 
-    /// Returns the operation for which a wait for a CUDA event waits.
+    /// Returns the operation that has to end before a wait for a CUDA event ends.
     pub(super) fn source(&self, wait: &EventRow) -> Option<u32> {
         self.recorded.get(&wait.record_correlation?).copied()
     }
@@ -47,8 +48,8 @@ impl EventWaits {
     }
 }
 
-/// Returns the last operation launched before each record of a CUDA event. The stream on which the event was recorded
-/// is taken from the rows about waits for this event.
+/// For each record of a CUDA event, returns the last operation that was launched before it on the stream. The stream on
+/// which the event was recorded is taken from the rows about waits for this event.
 fn find_recorded(
     events: &HtaEvents,
     selection: &Selection,
@@ -73,8 +74,8 @@ fn find_recorded(
     recorded
 }
 
-/// Returns the first operation launched after each call that makes a stream wait for a CUDA event, on the same thread
-/// and stream.
+/// For each call that makes a stream wait for a CUDA event, returns the first operation that the calling thread
+/// launched on this stream after the call.
 fn find_waiting(events: &HtaEvents, selection: &Selection, launches: &LaunchesBy<u32>) -> HashMap<u32, u32> {
     let mut waiting = HashMap::new();
     for at in selection.all.iter().copied() {

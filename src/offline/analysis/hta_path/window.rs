@@ -1,13 +1,13 @@
-//! Selects two sets of trace events for the analysis. One set is the whole trace without its last step. The other set
-//! is the window that an annotation gives.
+//! Selects two sets of trace events for the analysis. One set is the whole trace without the profiler's last step. The
+//! other set is the window that an annotation gives.
 
 use std::collections::{HashMap, HashSet};
 
 use super::events::{EventKind, EventRow, HtaEvents};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Rows that HTA uses, both in the whole trace and in the window. The rows are given as indexes in [`HtaEvents::rows`],
-/// in file order.
+/// Two sets of the rows that HTA uses: the rows of the whole trace, and the rows in the window. The rows are given as
+/// indexes in [`HtaEvents::rows`], in file order.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     /// Rows of the whole trace that HTA uses.
@@ -22,9 +22,9 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Returns the row of the call that issued GPU work or a wait. If the row is a call, returns the row of its GPU
-    /// work or wait. If several events share a correlation id, HTA keeps the last call and the last GPU operation or
-    /// wait.
+    /// If `row` is GPU work or a wait, returns the row of the call that issued it. If `row` is a call, returns the row
+    /// of the GPU work or wait that it issued. If several events share a correlation id, HTA keeps the last call and
+    /// the last GPU operation or wait.
     pub(super) fn partner(&self, row: u32) -> Option<u32> {
         self.partners.get(&row).copied()
     }
@@ -80,7 +80,7 @@ fn find_partners(events: &HtaEvents) -> HashMap<u32, u32> {
     partners
 }
 
-/// Returns the rows that do not belong to the profiler's last step, and a flag whether the trace has several steps.
+/// Returns the rows that do not belong to the profiler's last step, and whether the trace has several steps.
 fn without_last_step(events: &HtaEvents) -> (Vec<u32>, bool) {
     let is_step = |name: &str| {
         name.strip_prefix("ProfilerStep#").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))

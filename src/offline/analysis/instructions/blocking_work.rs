@@ -1,10 +1,10 @@
 //! Collects the work on the blocking streams of each CUDA context. If the CUDA context of a wait is unknown, this work
 //! shows to which contexts the wait cannot belong.
 //!
-//! A default stream that waits for an event waits for all work that was submitted earlier to the blocking streams of
-//! its CUDA context. Work that is submitted to the blocking streams after the default stream's wait also waits for the
-//! default stream. So if later work on blocking streams began before earlier work ended, the default stream did not
-//! wait for an event between the two submissions.
+//! If a default stream waits for a CUDA event, it also waits for all work that was submitted earlier to the blocking
+//! streams of its CUDA context. Work that is submitted to these blocking streams after the wait has to wait for the
+//! default stream. Suppose that the work `second` was submitted to a blocking stream after the work `first`, but began
+//! before `first` ended. Then the default stream did not wait for an event between the two submissions.
 //!
 //! ```text
 //! calls     first   wait   second
@@ -17,7 +17,8 @@ use gpuflame_explain::join::Origin;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{Activity, Detail, GpuContextId, GraphId, IdMap, StreamId};
 
-/// Maximum rounding error of an end in ns. Traces may round both the start and the duration of a row by up to 1 us.
+/// Maximum rounding error in ns of the end of an activity. Traces may round both the start and the duration of a row by
+/// up to 1 us.
 const ROUNDING_NS: u64 = 2_000;
 
 /// Work on blocking streams, for each CUDA context.
@@ -26,10 +27,11 @@ pub(super) struct BlockingWork(IdMap<GpuContextId, ContextWork>);
 /// Work on the blocking streams of one CUDA context.
 #[derive(Default)]
 struct ContextWork {
-    /// Pairs of (end of a call, latest end of all work submitted up to this end), sorted by the end of the call.
+    /// Pairs of two times, sorted by the first: the end of a launch call, and the latest end of all work submitted by
+    /// calls that ended up to this time.
     earlier: Vec<(u64, u64)>,
-    /// Pairs of (start of a call, earliest start of all work submitted at this start or later), sorted by the start of
-    /// the call.
+    /// Pairs of two times, sorted by the first: the start of a launch call, and the earliest start of all work
+    /// submitted by calls that started at this time or later.
     later: Vec<(u64, u64)>,
 }
 
@@ -66,8 +68,8 @@ impl BlockingWork {
         Self(contexts)
     }
 
-    /// Whether it is certain that the default stream of a CUDA context did not wait during a call with this start and
-    /// end.
+    /// Whether the work shows that `call`, given as (start, end), did not make the default stream of this CUDA context
+    /// wait.
     pub(super) fn rules_out(&self, context: GpuContextId, call: (u64, u64)) -> bool {
         self.0.get(&context).is_some_and(|work| work.rules_out(call))
     }

@@ -6,8 +6,8 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{Activity, CorrelationId, GpuContextId, IdMap, Row, StreamId};
 use gpuflame_traces::import::LinkReport;
 
-/// CUPTI's codes for the kinds of streams. The three kinds of streams are: created without a flag, created with
-/// `cudaStreamNonBlocking`, and default stream of a CUDA context.
+/// CUPTI's codes for the kinds of streams. There are three kinds: streams created without a flag, streams created with
+/// `cudaStreamNonBlocking`, and the default stream of a CUDA context.
 const STREAM_DEFAULT: u32 = 1;
 const STREAM_NON_BLOCKING: u32 = 2;
 const STREAM_NULL: u32 = 3;
@@ -16,8 +16,8 @@ const STREAM_NULL: u32 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct InstructionRows {
     pub(super) joined: JoinedRows,
-    /// Earliest start and latest end of the GPU work that was launched outside all windows. GPU work launched outside
-    /// all windows is not listed as instructions.
+    /// Earliest start and latest end of the GPU work that was launched outside all windows. Such work is not in the
+    /// list of instructions.
     pub(super) outside: Option<(u64, u64)>,
     pub(super) graph_rows: GraphRows,
     /// Whether a stream and the default stream of its CUDA context wait for each other.
@@ -25,8 +25,8 @@ pub struct InstructionRows {
 }
 
 impl InstructionRows {
-    /// Adds facts from another tool's trace that the imported rows do not contain: the original correlation ids and the
-    /// kinds of streams.
+    /// Adds two facts that another tool's trace contains but its imported rows do not: the original correlation ids,
+    /// and the kinds of streams.
     pub fn add_trace_facts(&mut self, linked: &mut LinkReport) {
         self.joined.set_source_ids(std::mem::take(&mut linked.file_ids).to_vec());
         for stream in &linked.streams {

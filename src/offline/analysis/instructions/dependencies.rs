@@ -1,8 +1,8 @@
 //! Finds the dependencies between instructions that the recorded data contains.
 //!
 //! The order of calls on one thread is not listed as a dependency, because it follows from the order of the
-//! instructions. Implicit waits of default streams are not listed either, because the data does not show which streams
-//! take part in these waits.
+//! instructions. Implicit waits of and for default streams are not listed either, because the data does not show which
+//! streams take part in them.
 
 use std::collections::BTreeMap;
 
@@ -18,32 +18,31 @@ use super::order::{GraphLaunch, Source, is_for_event, record_of, stream_key};
 use super::places::Places;
 use super::topology::GraphRows;
 
-/// An instruction that has to be done first, and the reason.
+/// Dependency on an earlier instruction, which has to be done before the dependent instruction begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct After {
-    /// Index of the instruction that has to be done first.
+    /// Index of the earlier instruction, which has to be done first.
     pub number: u32,
-    /// Reason why the other instruction has to be done first.
+    /// Reason why the earlier instruction has to be done first.
     pub reason: AfterReason,
 }
 
 /// Reason for a dependency between two instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AfterReason {
-    /// The instruction that has to be done first is the previous instruction of the stream. If the host waits for a
-    /// stream, the last instruction of the stream has to be done first.
+    /// The previous instruction of the stream has to be done first. If the host waits for a stream, the stream's last
+    /// instruction before the wait has to be done first.
     Stream,
-    /// The instruction that has to be done first is the record of the CUDA event that is waited for.
+    /// The record of the awaited CUDA event has to be done first.
     Event,
     /// The host waits for a whole CUDA context. The last instruction of each stream in the context has to be done
     /// first.
     Context,
-    /// The instruction that has to be done first is the launch of the graph that contains the node.
+    /// The launch of the graph that contains a node has to be done before the node begins.
     Graph,
-    /// The instruction that has to be done first is a node of the same graph launch, according to the graph's edges.
+    /// According to the graph's edges, another node of the same graph launch has to be done first.
     GraphEdge,
-    /// The instruction that has to be done first is the previous launch of the same graph. A graph never runs twice at
-    /// the same time.
+    /// The previous launch of the same graph has to be done first, because a graph never runs twice at the same time.
     SameGraph,
 }
 
@@ -64,10 +63,10 @@ impl AfterReason {
 /// Streams of a CUDA context that have instructions.
 #[derive(Default)]
 struct ContextStreams {
-    /// For each instruction that is the last of a stream, the number of such streams. A graph launch may be the last
-    /// instruction of several streams.
+    /// For each instruction that is the last instruction of any stream, the number of streams whose last instruction it
+    /// is. This number can exceed 1, because a graph launch may be the last instruction of several streams.
     by_last: BTreeMap<u32, u32>,
-    /// Index of each thread's last wait for the whole CUDA context.
+    /// For each thread, the index of its last wait for the whole CUDA context.
     synchronized: IdMap<Option<ThreadId>, u32>,
 }
 
@@ -85,16 +84,14 @@ pub(super) fn waiting_launches(rows: &JoinedRows) -> IdMap<CorrelationId, Contex
     launches.map(|call| (call.id, call.launched.context)).collect()
 }
 
-/// Finds the dependencies of each instruction. Receives the sources of all instructions, in the order of the
-/// instructions.
+/// Finds the dependencies of the instructions, whose sources are added one by one in the order of the instructions.
 pub(super) struct Finder<'a> {
     rows: &'a JoinedRows,
     host_nodes: &'a [HostNode],
     graphs: &'a mut [GraphLaunch],
     places: &'a Places,
     thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
-    /// Launch contexts of calls that launched work, keyed by correlation id. A call that launched work may also have
-    /// waited.
+    /// Launch contexts of the calls that launched work and may also have waited, keyed by correlation id.
     launches: &'a IdMap<CorrelationId, ContextId>,
     after: Vec<After>,
     ends: Vec<u32>,
@@ -104,11 +101,11 @@ pub(super) struct Finder<'a> {
     last: IdMap<StreamKey, u32>,
     contexts: IdMap<GpuContextId, ContextStreams>,
     records: IdMap<SyncId, u32>,
-    /// Last record of each CUDA event, used for data in which event records have no ids. The record is `None` if
-    /// several CUDA contexts use the event's id.
+    /// For each CUDA event id, the last record of the event, or `None` if several CUDA contexts use this id. The map is
+    /// used if event records have no ids in the data.
     last_records: IdMap<EventId, Option<LastRecord>>,
-    /// Whether any wait names the event record for which it waits. The flag is false if the instructions are not in the
-    /// order of the run.
+    /// Whether any wait names the event record for which it waits. If the instructions are in another order than in the
+    /// run, the flag is false.
     names_records: bool,
     ignores_records: bool,
     nodes: NodeEdges<'a>,
@@ -117,7 +114,7 @@ pub(super) struct Finder<'a> {
 /// Dependencies of all instructions.
 pub(super) struct Dependencies {
     pub(super) after: Vec<After>,
-    /// For each instruction, the position in `after` at which its dependencies end.
+    /// For each instruction, the position in `after` that follows its last dependency.
     pub(super) ends: Vec<u32>,
     /// Indexes of graph nodes whose edges are all known.
     pub(super) known_nodes: IdMap<u32, ()>,
@@ -155,7 +152,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Makes each wait for a CUDA event depend on the last record of this event before the wait. In the recorded run,
-    /// the wait may have been for another record.
+    /// the wait may have waited for a different record.
     pub(super) fn ignore_named_records(&mut self) {
         self.names_records = false;
         self.ignores_records = true;
@@ -182,8 +179,8 @@ impl<'a> Finder<'a> {
             }
             Source::Graph(at) => self.graph(number, at),
             Source::Pending(..) => {}
-            // The time of this event record is unknown, so the instruction before the record on the stream is unknown
-            // too.
+            // The time of this event record is unknown. Therefore it is also unknown which instruction precedes it on
+            // its stream.
             Source::Record(at) => self.note_record(number, self.rows.event_records()[at as usize]),
             Source::Host(call, sync) => self.host(number, call, sync),
             Source::Sync(at) => {
@@ -292,7 +289,7 @@ impl<'a> Finder<'a> {
             };
             self.places.find_stream(context?, stream)
         });
-        // A call that did not wait, for example a query that found unfinished work, has no dependencies.
+        // If a call did not wait, it has no dependencies. An example is a query that found unfinished work.
         if sync.result != 0 {
             return;
         }
@@ -315,7 +312,8 @@ impl<'a> Finder<'a> {
             SyncKind::CONTEXT => {
                 let thread = (self.thread_of)(caller);
                 let streams = self.contexts.entry(sync.context).or_default();
-                // Instructions before the thread's previous wait for the CUDA context are known to be done.
+                // All instructions before the thread's previous wait for the CUDA context were done when that wait
+                // returned, so they are skipped.
                 let since = streams.synchronized.insert(thread, number).unwrap_or(0);
                 let last = streams.by_last.range(since..).map(|(last, _)| *last);
                 self.after.extend(last.map(|number| After { number, reason: AfterReason::Context }));

@@ -9,8 +9,9 @@
 //!      3       2  kernel b, stream 8         2 (stream)
 //! ```
 //!
-//! An instruction comes after all instructions that it waits for, so the list can be replayed from top to bottom. The
-//! list lacks facts that the data does not contain, for example edges of a graph that another tool did not record.
+//! Each instruction is listed after all instructions for which it waits, so the list can be replayed from top to
+//! bottom. Facts that are not in the data are missing from the list too, for example the edges of a graph if the tool
+//! did not record them.
 
 mod blocking_work;
 mod collect;
@@ -105,7 +106,7 @@ pub struct IssuingCall {
     pub context: ContextId,
 }
 
-/// Fields that exist only for some kinds of instructions.
+/// Facts about an instruction that exist only for instructions of some kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstructionDetail<'a> {
     /// GPU work that was recorded in a row.
@@ -114,7 +115,7 @@ pub enum InstructionDetail<'a> {
         activity: Activity,
         /// Index of the graph launch, if the work is a graph node and the graph's launch is known.
         launch: Option<u32>,
-        /// Reason why the launch of the work is unknown, if it is unknown.
+        /// Reason why the launch of the work is unknown, or `None` if the launch is known.
         missing: Option<Missing>,
     },
     /// A stream or a graph node called a function on the host.
@@ -146,7 +147,7 @@ pub enum InstructionDetail<'a> {
         waits_for: Option<SyncKind>,
         /// Id of the CUDA event, as recorded by the tracer.
         event: Option<EventId>,
-        /// Return code of the call. The return code 0 means that the awaited work was done.
+        /// Return code of the waiting call. It is 0 if the awaited work had ended when the call returned.
         result: u32,
     },
 }
@@ -191,8 +192,8 @@ pub enum InstructionOrder {
 }
 
 impl Instruction<'_> {
-    /// Whether the instruction uses the GPU `device` and the stream `stream`. The value `None` matches any GPU or any
-    /// stream.
+    /// Whether the instruction uses the GPU `device` and the stream `stream`. If `device` or `stream` is `None`, any
+    /// GPU or any stream matches.
     pub fn uses(&self, device: Option<u32>, stream: Option<u32>) -> bool {
         if let InstructionDetail::Graph { streams: Some(streams), .. } = self.detail {
             return streams.iter().any(|key| {
@@ -228,7 +229,7 @@ pub struct InstructionList {
     launches: IdMap<CorrelationId, ContextId>,
     /// Dependencies of all instructions, sorted by the index of the dependent instruction.
     after: Vec<After>,
-    /// For each instruction, the position in `after` at which its dependencies end.
+    /// For each instruction, the position in `after` that follows its last dependency.
     after_ends: Vec<u32>,
     /// Indexes of graph nodes whose edges are all known.
     known_nodes: IdMap<u32, ()>,
@@ -283,7 +284,7 @@ impl InstructionList {
         list
     }
 
-    /// Returns the kind of the instruction with this source, equal to the kind that [`get`](Self::get) returns.
+    /// Returns the kind of the instruction with this source. The kind is the same as in [`get`](Self::get).
     fn find_kind(&self, source: Source) -> InstructionKind {
         let of_sync = |sync: u32| match self.rows.syncs()[sync as usize].kind {
             SyncKind::STREAM_WAIT => InstructionKind::Wait,
@@ -312,7 +313,7 @@ impl InstructionList {
         }
     }
 
-    /// Returns the kind of the instruction with this index, equal to the kind that [`get`](Self::get) returns.
+    /// Returns the kind of the instruction with this index. The kind is the same as in [`get`](Self::get).
     pub fn kind(&self, number: u32) -> InstructionKind {
         self.kinds[number as usize]
     }
@@ -327,15 +328,15 @@ impl InstructionList {
         self.sources.is_empty()
     }
 
-    /// Whether all nodes for which this graph node waits are known. The nodes that are known are among the node's
-    /// dependencies.
+    /// Whether all nodes for which this graph node waits are known. The known nodes are among the dependencies of this
+    /// graph node.
     pub fn knows_edges(&self, number: u32) -> bool {
         self.known_nodes.contains_key(&number)
     }
 
-    /// Finds the dependencies that the instructions would have if they were issued in another order. `order` contains
-    /// the indexes of the instructions in the other order. Each wait for a CUDA event then waits for the last record of
-    /// this event before the wait. `thread_of` returns the thread of a launch context.
+    /// Finds the dependencies that the instructions would have if they were issued in a different order. `order` lists
+    /// the indexes of the instructions in this new order. In the new order too, each wait for a CUDA event waits for
+    /// the last record of this event before the wait. `thread_of` returns the thread of a launch context.
     pub(super) fn dependencies_in(
         &self,
         order: &[u32],
@@ -394,7 +395,7 @@ impl InstructionList {
     /// Calls `each` with every instruction, in the given order. Stops at the first error that `each` returns.
     ///
     /// # Errors
-    /// Returns the first error of `each`.
+    /// Returns the first error that `each` returns.
     pub fn each<E>(
         &self,
         order: InstructionOrder,

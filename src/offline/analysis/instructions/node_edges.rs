@@ -1,5 +1,6 @@
-//! Finds the nodes for which a node of a graph launch waits. Some nodes, for example empty nodes, do no work and
-//! therefore have no instruction. A node that waits for an empty node waits for all predecessors of the empty node.
+//! Finds, for each node of a graph launch, the nodes of this launch for which it waits. Some nodes, for example empty
+//! nodes, do no work and therefore have no instruction. A node that waits for an empty node waits for all predecessors
+//! of the empty node.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +14,10 @@ pub(super) struct NodeEdges<'a> {
     topology: &'a GraphTopology,
     /// Instruction index of each graph node, keyed by graph launch and node.
     numbers: IdMap<(u32, GraphNodeId), u32>,
-    /// Graph launch that contains each node whose edges are all known, keyed by the node's instruction index.
+    /// Nodes whose edges are all known: the graph launch that contains the node, keyed by the node's instruction index.
     known: IdMap<u32, u32>,
-    /// Graph launches in which a node began before a node for which it has to wait. The edges of a launch in which
-    /// nodes began too early may be wrong.
+    /// Graph launches in which a node began before a node for which it has to wait. In such a launch, the known edges
+    /// may be wrong.
     contradicted: BTreeSet<u32>,
 }
 

@@ -2,9 +2,8 @@
 //!
 //! A call takes effect at some time between its start and its end. Usually the start of the call is used as the time of
 //! the instruction, with one exception. During a call, another thread may begin a second call on the same stream, and
-//! the work of the second call may run first. If the work of the first call runs later, the first call took effect
-//! after the second call. GPU work without a known launch is assumed to be issued before the first call whose work ran
-//! later on the same stream.
+//! the work of the second call may run first. In that case, the first call took effect after the second call. If the
+//! launch of GPU work is unknown, the work is placed before the earliest call whose work ran later on the same stream.
 
 use std::collections::BTreeSet;
 
@@ -20,19 +19,21 @@ use super::super::states::StreamKey;
 /// Row or rows from which an instruction is created, given by their positions in the joined rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// Launch of a graph whose nodes are known. The value is the position of the launch in the list of graph launches.
+    /// Launch of a graph whose nodes are known, given by its position in the list of graph launches.
     Graph(u32),
-    /// An activity. If the activity is a graph node, the second value is the graph launch that contains it.
+    /// An activity. For a graph node, the second value is the position of the graph launch that contains the node.
     Work(u32, Option<u32>),
-    /// A host function that a graph node ran, and the graph launch that contains the node.
+    /// A host function that a graph node ran. The second value is the position of the graph launch that contains the
+    /// node.
     HostNode(u32, u32),
-    /// A host function that a stream ran, and the position of the call that submitted the function.
+    /// A host function that a stream ran. The second value is the position of the call that submitted the function.
     StreamFunction(u32, u32),
     /// A launch without an activity, and whether it launches a graph.
     Pending(u32, bool),
     /// An event record whose call is not recorded.
     Record(u32),
-    /// A call that waited or used a CUDA event, and the row about its wait if there is one.
+    /// A call that waited or that used a CUDA event. The second value is the position of the row about its wait, if
+    /// such a row exists.
     Host(u32, Option<u32>),
     /// A row about a wait whose call is not recorded.
     Sync(u32),
@@ -43,15 +44,15 @@ pub(super) enum Source {
 pub(super) struct Item {
     /// Time in ns at which the instruction was issued.
     pub(super) key: u64,
-    /// Whether the call that issued the instruction is known. At equal times, work without a known call sorts before
-    /// other instructions.
+    /// Whether the call that issued the instruction is known. If two instructions have equal times, an instruction
+    /// without a known call sorts first.
     pub(super) is_called: bool,
     /// Sort key for instructions with equal `key`: the correlation id in the file, or the start of the work if the call
     /// is unknown.
     pub(super) second: u64,
     pub(super) start: u64,
-    /// End of a graph node. As a sort key, the end makes a node of zero duration sort before nodes that begin when it
-    /// ends.
+    /// End of a graph node. The end is a sort key too, so that a node of zero duration sorts before the nodes that
+    /// begin when it ends.
     end: u64,
     pub(super) source: Source,
 }
@@ -125,8 +126,8 @@ struct Placing<'a> {
     profile: &'a Profile,
     items: Vec<Item>,
     graphs: Vec<GraphLaunch>,
-    /// Correlation ids of calls that submitted only host functions. Such a call launched a graph without GPU work, or
-    /// submitted a host function to a stream.
+    /// Correlation ids of the calls that submitted host functions but no GPU work: calls that launched a graph without
+    /// GPU work, and calls that submitted a host function to a stream.
     only_host: IdMap<CorrelationId, ()>,
 }
 
@@ -229,7 +230,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Whether an activity is a node of a graph that the activity's call launched.
+    /// Whether an activity is a graph node, so that the call with the activity's correlation id launched the graph.
     fn is_node(&self, event: &JoinedActivity, launched: Launched) -> bool {
         event.activity.detail != Detail::Graph
             && (event.activity.graph != GraphId(0) || self.profile.launches_graph(launched.context))
@@ -287,8 +288,8 @@ impl Placing<'_> {
         for (at, call) in (0..).zip(self.rows.host_calls()) {
             let sync = of_call.remove(&call.id);
             used.extend(sync.map(|sync| (sync, ())));
-            // If the awaited event was recorded during the call that waits, the record took effect first although the
-            // waiting call began first.
+            // The waiting call may have begun before the awaited event was recorded. If the event was recorded during
+            // the waiting call, the record took effect before the wait.
             let sync_id = sync.and_then(|sync| self.rows.syncs()[sync as usize].sync);
             let record = sync_id.and_then(|id| recorded.get(&id)).copied().unwrap_or(0);
             let end = call.time.0.saturating_add(call.duration);
@@ -323,8 +324,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Adds event records whose call is unknown. Each event record is placed just before the first wait for this
-    /// record.
+    /// Adds event records whose call is unknown. Each such record is placed just before the first wait for it.
     fn records(&mut self) {
         let called: IdMap<CorrelationId, ()> =
             self.rows.host_calls().iter().map(|call| (call.id, ())).collect();
@@ -345,8 +345,8 @@ impl Placing<'_> {
     }
 }
 
-/// Kind of a C library call that waits for other threads. If calls of zero duration have the same time, they take
-/// effect in the order of their kinds.
+/// Kind of a C library call that waits for other threads. If several calls have the same time and a duration of zero,
+/// they take effect in the order of the variants below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum ThreadWait {
     /// A thread waits at a barrier. All threads continue when the last thread has arrived.
@@ -372,14 +372,14 @@ impl ThreadWait {
     }
 }
 
-/// For each stream, the work with the largest sort key among the work that ran so far. The sort key and the correlation
-/// id of the launch call are stored.
+/// For each stream, the work with the largest sort key among the work that was visited so far, given by this sort key
+/// and by the correlation id of the launch call.
 #[derive(Default)]
 struct LatestOfStream(IdMap<StreamKey, (u64, CorrelationId)>);
 
 impl LatestOfStream {
-    /// Returns the sort key for the next work on a stream. If possible, the sort key is larger than the keys of all
-    /// work that ran earlier on the stream.
+    /// Returns the sort key for the next work on a stream. If the duration of the launch call allows, this key is
+    /// larger than the keys of all earlier work on the stream.
     fn place(&mut self, stream: StreamKey, id: CorrelationId, launched: Launched) -> u64 {
         let (begin, end) = (launched.time.0, launched.time.0.saturating_add(launched.duration.into()));
         let latest = self.0.get(&stream).filter(|(_, other)| *other != id);
@@ -399,7 +399,7 @@ impl LatestOfStream {
     }
 }
 
-/// Whether a wait of this kind is a wait of the host or of a stream for a CUDA event.
+/// Whether, in a wait of this kind, the host or a stream waits for a CUDA event.
 pub(super) fn is_for_event(kind: SyncKind) -> bool {
     kind == SyncKind::EVENT || kind == SyncKind::STREAM_WAIT
 }

@@ -24,18 +24,17 @@ struct Wait {
     call: (u64, u64),
 }
 
-/// CUDA contexts and streams of a run. The contexts and streams are used for rows that contain a stream without its
-/// device.
+/// CUDA contexts and streams of a run. They are looked up for rows that contain a stream but not its device.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     /// Device of each CUDA context in which work ran. The device is `None` if work in the context ran on several
     /// devices, which happens if the data does not distinguish contexts.
     devices: IdMap<GpuContextId, Option<DeviceId>>,
     streams: IdMap<(GpuContextId, StreamId), ()>,
-    /// CUDA context of each stream id. The context is `None` if the stream id occurs in several contexts.
+    /// For each stream id, the CUDA context of the stream, or `None` if the id occurs in several CUDA contexts.
     contexts: IdMap<StreamId, Option<GpuContextId>>,
-    /// CUDA context of each wait on a stream whose id occurs in several contexts, keyed by the wait's correlation id.
-    /// The context is `None` if it is ambiguous.
+    /// CUDA contexts of the waits on streams whose ids occur in several CUDA contexts, keyed by the wait's correlation
+    /// id. The context is `None` if it is ambiguous.
     of_waits: IdMap<CorrelationId, Option<GpuContextId>>,
     /// Number of waits whose CUDA context is ambiguous.
     pub(super) unclear_waits: u64,
@@ -70,12 +69,12 @@ impl Places {
         self.devices.get(&context).copied().flatten()
     }
 
-    /// Finds the CUDA contexts of waits on streams whose id occurs in several contexts, for example default streams.
-    /// The row of a wait may contain the context of the CUDA event instead of the stream's context. A thread works in
-    /// one context until it changes its device. So a wait is in the context of the work that the same thread submitted
-    /// before and after it. The contexts before and after the wait may differ, or other work may rule out the context.
-    /// If so, the wait is in the only context that is not ruled out. If several contexts are possible, the wait is
-    /// ambiguous.
+    /// Finds the CUDA contexts of waits on streams whose id occurs in several contexts, for example default streams. A
+    /// search is needed because the row of a wait may contain the context of the CUDA event instead of the stream's
+    /// context. A thread works in one CUDA context until it changes its device. So a wait is in the context of the work
+    /// that the same thread submitted before and after it. If the contexts before and after the wait differ, or if
+    /// other work rules out this context, all contexts are considered. If only one of them is not ruled out, the wait
+    /// is in this context. If several remain, the wait is ambiguous.
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -90,8 +89,8 @@ impl Places {
         let mut all: BTreeSet<GpuContextId> = self.streams.keys().map(|(context, _)| *context).collect();
         all.extend(rows.syncs().iter().map(|sync| sync.context));
         for (Wait { id, stream, call }, of_thread) in waits {
-            // Only operations in the same CUDA context are compared, because the times of different devices may not be
-            // comparable.
+            // Only the times of operations in the same CUDA context are compared, because the clocks of different
+            // devices may differ.
             let is_possible = |context: &GpuContextId| {
                 stream != DEFAULT_STREAM
                     || self.device_of(*context).is_none()
@@ -115,7 +114,7 @@ impl Places {
     ) -> Vec<(Wait, Option<GpuContextId>)> {
         let thread_of = |context| profile.context(context).map(|context| context.thread);
         let mut found = Vec::new();
-        // For each thread, the CUDA context of the thread's last work, and the waits after this work.
+        // For each thread, the CUDA context in which it submitted work last, and its waits after this work.
         let mut threads: IdMap<ThreadId, (Option<GpuContextId>, Vec<Wait>)> = IdMap::default();
         for source in sources {
             let (launched, context) = match *source {
@@ -161,8 +160,8 @@ impl Places {
     }
 
     /// Returns the CUDA context of the stream that waits, or `None` if it is ambiguous. The row may contain the context
-    /// of the CUDA event instead, and the event may have been recorded on another GPU. If the row contains the event's
-    /// context, the stream's context is known only if the stream's id occurs in a single context.
+    /// of the CUDA event instead of the stream's context, and the event may have been recorded on a different GPU. In
+    /// that case, the stream's context is known only if the stream's id occurs in a single context.
     pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
         let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
         match self.streams.contains_key(&(context, stream)) {
@@ -174,8 +173,8 @@ impl Places {
         }
     }
 
-    /// Returns the key of a stream. If no work ran in the CUDA context, the key has the device `NO_DEVICE`. Returns
-    /// `None` if work in the context ran on several devices.
+    /// Returns the key of a stream. If no work ran in the stream's CUDA context, the device in the key is `NO_DEVICE`.
+    /// Returns `None` if work in this context ran on several devices.
     pub(super) fn find_stream(&self, context: GpuContextId, stream: StreamId) -> Option<StreamKey> {
         const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
         let device = self.devices.get(&context).copied().unwrap_or(Some(NO_DEVICE))?;

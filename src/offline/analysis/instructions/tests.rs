@@ -78,7 +78,8 @@ fn a_call_during_which_another_thread_filled_the_stream_took_effect_later() {
     // The call that launched kernel 1 began first, but kernel 2 ran first.
     rows.activity(&testing::kernel(1, 300, 400), call(10, 40));
     rows.activity(&testing::kernel(2, 200, 300), call(20, 25));
-    // If one call ended before the next call began, their order does not depend on the times on the GPU.
+    // If one launch call ended before another launch call began, the times of their kernels do not change the order of
+    // the calls.
     rows.activity(&on_stream(8, testing::kernel(3, 300, 400)), call(50, 55));
     rows.activity(&on_stream(8, testing::kernel(4, 200, 300)), call(60, 65));
     let expected = [
@@ -109,7 +110,7 @@ fn a_wait_depends_on_its_record_and_on_its_stream() {
     record(&mut rows, 4, 40, 7, 4, Some(78));
     let wait = sync(SyncKind::STREAM_WAIT, 5, 50, Some(8));
     rows.host(&Row::Sync(SyncRecord { event: Some(EventId(4)), sync: Some(SyncId(77)), ..wait }));
-    // Other waits in this file name the event record for which they wait, but this wait does not.
+    // This wait does not name the event record for which it waits, although the other waits in the recording do.
     let wait = sync(SyncKind::EVENT, 6, 60, None);
     rows.host(&Row::Sync(SyncRecord { event: Some(EventId(4)), ..wait }));
     let expected = [
@@ -267,7 +268,7 @@ fn edges_of_a_node_are_unknown_if_one_it_waits_for_has_no_row() {
     for (node, start) in [(1, 100), (2, 200), (3, 300), (6, 400)] {
         rows.activity(&graph_kernel(1, node, start, start + 10), call(10, 20));
     }
-    // No edge of graph 6 is known.
+    // The rows contain no edge of graph 6.
     rows.activity(&Activity { graph: GraphId(6), ..graph_kernel(2, 1, 500, 510) }, call(30, 40));
     let list = InstructionList::new(rows, &Profile::default());
     let (launch, unknown) = ((vec![], false), (vec![], false));

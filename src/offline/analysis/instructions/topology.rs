@@ -1,12 +1,12 @@
-//! Stores the edges between graph nodes that the rows contain.
+//! Stores the edges between graph nodes, as far as the rows contain them.
 //!
-//! A trace lists the edges of the graphs that were launched. A recording lists each edge of a graph when the edge is
-//! created, and lists the nodes that were copied. A copy of a graph, for example an instantiation, has the edges that
+//! A trace lists the edges of the graphs that were launched. A recording contains a row for each edge when the edge is
+//! created, and a row for each node that is copied. A copy of a graph, for example an instantiation, has the edges that
 //! the graph had when the copy was made.
 
 use gpuflame_model::record::{GraphEdge, GraphId, GraphNodeId, HostNode, IdMap, Row};
 
-/// Rows about graphs that do not need to be joined with other rows.
+/// Rows about graphs that are used without being joined with other rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphRows {
     /// Edges between the nodes of all graphs.
@@ -23,7 +23,7 @@ impl GraphRows {
         }
     }
 
-    /// Sorts the host functions by time. Call this function once, after the last row was added.
+    /// Sorts the host functions by time. Call `sort` once, after the last row was added.
     pub(super) fn sort(&mut self) {
         self.host_nodes.sort_unstable_by_key(|run| (run.start, run.end, run.correlation.0, run.node));
     }
@@ -40,11 +40,11 @@ pub(super) struct GraphTopology {
     /// Graph that contains each node that was created or copied. The ids of created and copied nodes are unique in the
     /// file.
     graph_of: IdMap<GraphNodeId, GraphId>,
-    /// Graphs that contain created nodes, not only copied nodes. Copied nodes in a graph with created nodes belong to
-    /// child graphs. The first nodes of a child graph wait for the predecessors of their parent node, but no edge shows
-    /// this dependency.
+    /// Graphs that contain created nodes. If such a graph also contains copied nodes, the copied nodes belong to child
+    /// graphs. The first nodes of a child graph wait for the predecessors of their parent node, but no edge shows this
+    /// dependency.
     created_in: IdMap<GraphId, ()>,
-    /// Copy of each copied node, keyed by the graph that contains the copy and by the original node.
+    /// Copies of nodes, keyed by the graph that contains the copy and by the id of the original node.
     copies: IdMap<NodeKey, GraphNodeId>,
 }
 
@@ -54,7 +54,8 @@ type NodeKey = (GraphId, GraphNodeId);
 #[derive(Clone, Debug, Default)]
 struct Predecessors {
     own: Vec<GraphNodeId>,
-    /// Predecessors that the original node had when it was copied, given by their ids in the original graph.
+    /// If the node is a copy, the predecessors that the original node had when it was copied, given by their ids in the
+    /// original graph.
     of_original: Vec<GraphNodeId>,
     is_copy: bool,
     /// Whether the node also waits for an unrecorded node.
@@ -101,7 +102,7 @@ impl GraphTopology {
         copy.has_unknown |= has_unknown;
     }
 
-    /// Whether no edge of any graph is known.
+    /// Whether the rows contained no edge of any graph.
     pub(super) fn is_empty(&self) -> bool {
         self.graphs.is_empty()
     }
