@@ -1,69 +1,67 @@
 //! Compares several runs before a change with several runs after the change, by one value per run. Each run counts as
-//! one observation, even if the run has many kernels. So conditions that hold for a whole run (clock rate, placement in
-//! memory, other programs) count as noise.
+//! one observation, even if the run has many kernels. So conditions that stay the same during a run but differ between
+//! runs (clock rate, placement in memory, other programs) count as noise.
 //!
 //! The runs alternate in time: before, after, before, after. The drift of the machine over time is estimated by a
 //! straight line through all values in this order, and is subtracted. The remaining values are compared by a t-test.
 //! For n pairs of runs, the test has 2 n - 3 degrees of freedom.
 //!
-//! The probability that any row is wrongly called `slower` or `faster` is at most 1 %. The constant [`SLOWER`] and the
-//! constants after it divide the total probability of 1 % among the verdicts. A rotation test corrects the probability
-//! for the number of rows (Langsrud, Rotation tests, Statistics and Computing 15, 2005). After level and drift were
-//! removed, the test rotates the values of all rows together, which keeps the correlation between rows. Therefore rows
-//! that always change together count as one row, and independent rows count separately. The method assumes that the
-//! logarithms of the values have normal noise. For rows whose values can be 0, the method assumes that the values
-//! themselves have normal noise.
+//! The probability that any row is wrongly called `slower` or `faster` is at most 1 %. This total of 1 % is divided
+//! among the verdicts by the constant [`SLOWER`] and the constants after it. Because several rows are tested, a
+//! rotation test corrects the probability for their number (Langsrud, Rotation tests, Statistics and Computing 15,
+//! 2005). After level and drift were removed, the test rotates the values of all rows together, which keeps the
+//! correlation between rows. Therefore rows that always change together count as one test, and independent rows count
+//! as separate tests. The method assumes that the logarithms of the values have normal noise. For rows whose values can
+//! be 0, the method assumes that the values themselves have normal noise.
 
 use std::f64::consts::{FRAC_2_PI, TAU};
 
 /// Probability that any main row is wrongly called slower although the runs are equal. The rules for noisy rows and
-/// small changes reduce the probability of a wrong verdict further. The remaining probability is 0.93 % at a noise of
-/// 1.5 % per run (the worst case), 0.5 % at a noise of 1 %, and 0.3 % at a noise of 5 %. Slowdowns get nearly all of
-/// the total of 1 %, because CI gates look for slowdowns. As a result, 7 pairs of runs with 1 % noise find a slowdown
-/// of 3 % in 99 % of the comparisons. The same number of pairs finds a speed-up of 3 % in about 80 % of the
-/// comparisons.
+/// small changes reduce this probability further, to 0.93 % at a noise of 1.5 % per run (the worst case), 0.5 % at a
+/// noise of 1 %, and 0.3 % at a noise of 5 %. Slowdowns get nearly all of the total of 1 %, because CI gates look for
+/// slowdowns. As a result, a comparison of 7 pairs of runs with 1 % noise finds a slowdown of 3 % with a probability of
+/// 99 %, and a speed-up of 3 % with a probability of about 80 %.
 const SLOWER: f64 = 0.0098;
-/// Probability that any main row is wrongly called faster.
+/// Probability that any main row is wrongly called faster although the runs are equal.
 const FASTER: f64 = 0.0005;
-/// Probability that any other row is wrongly called slower if no main row changed. The probability that such a row is
-/// wrongly called faster is the same. If a main row changed, the other rows are tested with the probabilities for main
+/// Probability that any row that is not a main row is wrongly called slower, if no main row changed. The probability
+/// for wrongly called faster is the same. If a main row changed, all rows are tested with the probabilities for main
 /// rows.
 const OTHER_ROWS: f64 = 0.000_15;
 /// Maximum probability that a noisy row is wrongly called slower, and maximum probability that it is wrongly called
-/// faster. The limit for noisy rows is stricter, because noise shows that the runs are not well suited for the
-/// comparison.
+/// faster. This limit is stricter than the limit for rows without much noise, because noise shows that the runs are not
+/// well suited for the comparison.
 const NOISY: f64 = 0.003;
-/// Share of the margin that defines noisy rows. A row is noisy if half the width of its interval exceeds this share of
-/// the margin.
+/// Share of the margin that defines noisy rows. A row is noisy if half the width of its confidence interval exceeds
+/// this share of the margin.
 const NOISY_SHARE_OF_MARGIN: f64 = 0.6;
-/// Probability that the true change is above the upper end of the interval. The probability that the true change is
-/// below the lower end of the interval is the same.
+/// Probability that the true change is above the upper end of the confidence interval, and equally the probability that
+/// it is below the lower end.
 const BEYOND_INTERVAL: f64 = 0.005;
-/// Tail probability that is used to estimate the needed number of pairs. The t quantile for this probability is added
-/// to the half width of the interval.
+/// Tail probability for the estimate of how many pairs are needed. The t quantile for this probability is added to the
+/// t quantile of the confidence interval, as a reserve for chance.
 const MISSED: f64 = 0.05;
 /// Minimum change that is called slower or faster, given as a share of the margin.
 const MIN_SHARE_OF_MARGIN: f64 = 0.25;
-/// Number of random rotations. Each rotation counts twice, because the opposite direction is also a valid rotation.
+/// Number of random rotations in the rotation test. Each rotation is used in both directions, so it counts twice.
 const ROTATIONS: usize = 10_000;
-/// Minimum number of runs before the change, and minimum number of runs after it.
+/// Minimum number of runs on each side of the comparison: before the change and after the change.
 pub const MIN_RUNS: usize = 3;
-/// Maximum number of pairs of runs that is recommended.
+/// Largest number of pairs of runs that a report recommends.
 const MAX_PAIRS: usize = 10_000;
-/// Standard deviation below which values count as equal. The limit for equal values is about the rounding error of sums
-/// of `f64`.
+/// Standard deviation below which values count as equal, which is about the rounding error of sums of `f64`.
 const MIN_DEVIATION: f64 = 1e-12;
 
 /// Verdict about the runs before and after a change, for the totals or for one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairVerdict {
-    /// The values after the change are lower.
+    /// The values after the change are significantly lower than the values before the change.
     Faster,
-    /// The values after the change are higher.
+    /// The values after the change are significantly higher than the values before the change.
     Slower,
     /// The whole confidence interval of the change is within the margin.
     Same,
-    /// The runs do not show a change, but they also do not rule out a change larger than the margin.
+    /// The runs show no significant change, but they do not rule out a change larger than the margin either.
     Inconclusive,
 }
 
@@ -83,48 +81,50 @@ impl PairVerdict {
 /// time.
 #[derive(Clone, Debug, Default)]
 pub struct PairRow {
-    /// Values before the change, at least 0.
+    /// Values of the runs before the change. No value is negative.
     pub before: Vec<f64>,
-    /// Values after the change, at least 0.
+    /// Values of the runs after the change. No value is negative.
     pub after: Vec<f64>,
-    /// Total by which the values are divided. If there is no total (`None`), the logarithms of the values are compared.
-    /// A row that contains a value of 0 needs a total.
+    /// Total by which the values are divided. If the total is `None`, the logarithms of the values are compared, so no
+    /// value of the row may be 0.
     pub share_of: Option<f64>,
-    /// Whether the row is a main row, which decides the verdict about all runs. The row of totals is a main row.
+    /// Whether the row is a main row. The main rows decide the verdict about the whole comparison. The row of totals is
+    /// a main row.
     pub is_main: bool,
 }
 
 /// Change of a row from the runs before the change to the runs after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PairChange {
-    /// Change as a share of the value before. For example, a change of 0.03 means 3 % more.
+    /// Change as a share of the value before the change. For example, 0.03 means that the value after the change is 3 %
+    /// higher.
     pub change: f64,
     /// Interval that contains the true change with a probability of 99 %, without correction for the number of rows.
     pub interval: [f64; 2],
-    /// Result of the comparison.
+    /// Verdict that follows from the change and its interval.
     pub verdict: PairVerdict,
-    /// Number of pairs of runs that would suffice for a verdict. The needed number of pairs can find a change as large
-    /// as the margin. If there is no change, these pairs rule out a change of this size with a probability of about 90
-    /// %. The number is given only if the verdict is inconclusive and at most 10,000 pairs are needed.
+    /// Number of pairs of runs that would suffice for a verdict: this many pairs find a change as large as the margin.
+    /// If there is no change, they rule out a change of this size with a probability of about 90 %. The number is given
+    /// only if the verdict is inconclusive and at most 10,000 pairs are needed.
     pub pairs_needed: Option<usize>,
 }
 
 /// Order of the runs in time, and the random rotations for this number of runs.
 #[derive(Debug)]
 pub struct RunOrder {
-    /// Unit vectors that are orthogonal to each other, to the level and to the drift. The first vector is the direction
-    /// of a change. Each vector has one element per run. The runs before the change come first, followed by the runs
-    /// after it.
+    /// Unit vectors that are orthogonal to each other, to the vector of the level and to the vector of the drift. The
+    /// first vector is the direction in which a change moves the values. Each vector has one element per run. The runs
+    /// before the change come first, followed by the runs after it.
     axes: Vec<Vec<f64>>,
-    /// Length along the first axis that a change of size 1 has.
+    /// Distance by which a change of size 1 moves the values along the first axis.
     length: f64,
     /// Random unit vectors in the space that the axes span.
     rotations: Vec<Vec<f64>>,
 }
 
 impl RunOrder {
-    /// Creates the order of runs that alternate: before, after, before, after. Drift over the time of the runs is
-    /// removed.
+    /// Creates the order of runs that alternate: before, after, before, after. The drift of the machine over the time
+    /// of the runs is removed from the values.
     pub fn in_turns(before: usize, after: usize) -> Self {
         let times = (0..before).map(|run| 2 * run).chain((0..after).map(|run| 2 * run + 1));
         Self::new(before, after, &[times.map(|time| time as f64).collect()])
@@ -240,8 +240,8 @@ impl RunOrder {
     }
 }
 
-/// Returns the number of alternating pairs of runs at which the interval is narrower than the margin, with a reserve
-/// for chance. The number is always greater than `pairs`.
+/// Returns the number of alternating pairs of runs that make the confidence interval narrower than the margin, with a
+/// reserve for chance. The number is always greater than `pairs`.
 fn pairs_needed(deviation: f64, margin: f64, pairs: usize) -> Option<usize> {
     let is_enough = |pairs: usize| {
         let freedom = 2 * pairs - 3;
@@ -306,7 +306,7 @@ impl Limits {
 }
 
 impl RunOrder {
-    /// For each rotation and for its opposite, returns the largest value of t over all rows.
+    /// For each rotation in both directions, returns the largest value of t over all rows.
     fn largest_t(&self, family: &[&Measured]) -> Vec<f64> {
         let freedom = self.freedom().max(1) as f64;
         let rows: Vec<(&[f64], f64)> = family
@@ -315,8 +315,8 @@ impl RunOrder {
             .collect();
         let mut largest = Vec::with_capacity(2 * self.rotations.len());
         for rotation in &self.rotations {
-            // The value of t increases with the signed share that the rotation has of the sum of squares. So t is
-            // computed only for the smallest and the largest share over all rows.
+            // The value of t increases with the signed share of the sum of squares that lies in the direction of the
+            // rotation. So t is computed only for the rows with the smallest and the largest share.
             let (mut least, mut most) = (0.0_f64, 0.0_f64);
             for (along, squares) in &rows {
                 let turned = dot(along, rotation);
@@ -336,8 +336,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// Returns the value that Student's t exceeds with the given probability, which must be at most 0.5.
 fn t_quantile(probability: f64, freedom: usize) -> f64 {
-    // The formulas add half as many terms as there are degrees of freedom. The number of degrees of freedom is limited
-    // to 1,000, because t hardly changes beyond this limit.
+    // The formulas have half as many terms as there are degrees of freedom. To limit the time, at most 1,000 degrees of
+    // freedom are used, because t hardly changes beyond this number.
     let freedom = freedom.clamp(1, 1000);
     let (mut low, mut high) = (0.0, 1.0);
     while t_tail(high, freedom) > probability && high < 1e12 {
@@ -502,8 +502,8 @@ mod tests {
         PerRow,
     }
 
-    /// Counts of simulated comparisons, by the verdicts about their main rows. `any_changed` counts the comparisons in
-    /// which any row is called slower or faster.
+    /// Counts of simulated comparisons, by the verdicts about their main rows. The field `any_changed` counts the
+    /// comparisons in which at least one row is called slower or faster.
     #[derive(Debug, Default)]
     struct Counts {
         slower: u32,
@@ -567,8 +567,8 @@ mod tests {
                 wrong += simulated(50, noise, deviation, 0.0).any_changed;
             }
         }
-        // At an error rate of 1 %, 2 of 200 comparisons are expected to be wrong. The probability of more than 5 wrong
-        // comparisons is below 2 %.
+        // At an error rate of 1 %, 2 of 200 comparisons are expected to be wrong. The probability that more than 5 of
+        // the 200 comparisons are wrong is below 2 %.
         assert!(wrong <= 5, "{wrong} of 200");
         let found = simulated(50, Noise::Common, 0.01, 0.03);
         assert!(found.slower >= 48, "{found:?}");
@@ -585,7 +585,8 @@ mod tests {
                 let equal = simulated(1000, noise, deviation, 0.0);
                 let slower = simulated(1000, noise, deviation, 0.03);
                 println!("{noise:?} {deviation}: equal {equal:?}, 3 % slower {slower:?}");
-                // At most 10 wrong comparisons are expected. An excess of up to 4 standard deviations can be chance.
+                // At an error rate of 1 %, at most 10 of the comparisons are expected to be wrong. An excess of up to 4
+                // standard deviations can be chance.
                 assert!(equal.any_changed <= 22, "{noise:?} {deviation}: {equal:?}");
                 if deviation < 0.02 {
                     assert!(slower.slower >= 979, "{noise:?} {deviation}: {slower:?}");

@@ -16,10 +16,10 @@ pub struct ReplayCheck {
     pub different: u64,
     /// Maximum difference in ns between the replayed time and the recorded time of a moment.
     pub largest_ns: u64,
-    /// Whether a replay that visits the moments in another topological order gives the same times.
+    /// Whether a second replay, which visits the moments in a different topological order, gives the same times.
     pub any_order: bool,
-    /// Number of operations that begin too early: before the previous operation on their stream has ended. Overlaps
-    /// that a programmatic launch or a graph allows are not counted.
+    /// Number of operations that begin before the previous operation on their stream has ended. If a programmatic
+    /// launch or a graph allows the overlap, the operation is not counted.
     pub overlaps: u64,
     /// Whether busy time and idle time of every stream add up to the duration of the window.
     pub adds_up: bool,
@@ -49,8 +49,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the times from a replay that visits the moments in another topological order. The other order always
-    /// continues with the possible moment that has the highest position.
+    /// Returns the times from a replay that visits the moments in a different topological order. Of the moments that
+    /// can be visited next, this order always takes the moment with the highest position.
     fn in_other_order(&self) -> Vec<u64> {
         let graph = self.graph();
         let mut by_from: Vec<Edge> = self.edges().iter().collect();

@@ -1,4 +1,4 @@
-//! Edges of the dependency graph after edits of a run.
+//! Edges that the dependency graph has after edits of the run.
 
 use super::super::critical_path::EdgesView;
 use super::super::critical_path::graph::Edge;
@@ -9,7 +9,7 @@ use super::{Edit, Replay};
 pub(super) enum EditedEdges {
     /// The edges of the recorded run with changed lags, one lag per edge.
     Lags(Vec<u64>),
-    /// A list of edges that differ from the edges of the recorded run.
+    /// A new list of edges, for edits that add or remove edges.
     Own(Vec<Edge>),
 }
 

@@ -9,10 +9,10 @@ use super::edited_edges::LagsMut;
 use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// Maximum duration in ns of host code between two launches that one graph replaces. The same maximum applies to the
-/// duration of each replaced launch call. A launch from Python takes up to a few hundred microseconds. If host code
-/// takes longer between launches, the program also does work that a graph does not save, for example loading data or
-/// modules. The findings about lost time call a longer duration between launches a pause.
+/// Maximum duration in ns of the host code between two launches, for the two launches to be replaced by one graph
+/// launch. The same maximum applies to the duration of each replaced launch call. A launch from Python takes up to a
+/// few hundred microseconds. If the host code takes longer, the program also does work that a graph does not save, for
+/// example loading data or modules. The findings about lost time call such a longer duration a pause.
 const MAX_CAPTURED_GAP_NS: u64 = 500_000;
 
 /// Set of selected instructions or calls, given by index.
@@ -51,38 +51,39 @@ pub enum Edit {
         /// Selected instructions.
         work: Selection,
     },
-    /// Each call that launches GPU work and does not wait gets this duration, in ns.
+    /// Each call that launches GPU work and does not wait gets the given duration, in ns.
     LaunchNanos(u64),
-    /// Consecutive launches of a thread without a wait between them become one graph launch. A graph must not cross a
-    /// bound, for example the start of a step.
+    /// Consecutive launches of a thread without a wait between them become one graph launch. Launches on different
+    /// sides of a bound, for example the start of a step, do not become one graph.
     Graphs {
         /// Bounds in ns since 1970, sorted.
         bounds: Vec<u64>,
     },
-    /// Each stream is divided into lanes, which run like separate streams. Work does not wait for earlier work on its
-    /// stream in another lane. The lanes meet again at the next event record, event wait or wait of the host.
+    /// Each stream is divided into lanes, which run like separate streams. Work in one lane does not wait for earlier
+    /// work in the other lanes of the stream. The lanes meet again at the next event record, event wait or wait of the
+    /// host.
     Streams {
         /// Lane of each instruction, indexed by instruction. Lane 0 is the stream itself.
         lanes: Vec<u8>,
     },
-    /// Streams no longer wait for CUDA events that were recorded after selected work. Streams also no longer wait for
-    /// selected work by the rule of default streams.
+    /// Streams no longer wait for CUDA events that were recorded after selected work, and the rule of default streams
+    /// no longer makes streams wait for selected work.
     NoEvents {
         /// Selected instructions.
         work: Selection,
     },
-    /// The selected calls no longer wait. Calls that do nothing but wait are removed.
+    /// The selected calls no longer wait. If a selected call does nothing but wait, it is removed.
     NoWaits {
         /// Selected calls.
         calls: Selection,
     },
-    /// The durations of selected calls, and of given times before calls, are multiplied by a factor. Waits do not count
-    /// as host time, so they keep their durations.
+    /// The durations of selected calls, and given parts of the times before calls, are multiplied by a factor. The
+    /// waits in these calls do not count as host time and keep their durations.
     ScaleHost {
         /// Selected calls.
         calls: Selection,
-        /// Changed part, in ns, of the time between the thread's previous call and each call. The map is keyed by the
-        /// position of the call.
+        /// For each call, given by its position, the part in ns that is multiplied of the time after the thread's
+        /// previous call.
         before: IdMap<u32, u64>,
         /// Factor for the durations.
         factor: f64,
@@ -104,8 +105,8 @@ pub(super) fn scaled(nanos: u64, factor: f64) -> u64 {
 }
 
 impl Replay<'_> {
-    /// Returns the edges after all edits. `after` contains the dependencies of the instructions if the order of the
-    /// instructions differs from the recorded order.
+    /// Returns the edges after all edits. If the instructions are not in the recorded order, `after` contains the
+    /// dependencies that they have in their order.
     pub(super) fn edited_edges(
         &self,
         mut edges: Vec<Edge>,
@@ -139,8 +140,8 @@ impl Replay<'_> {
     }
 
     pub(super) fn scale(&self, edges: &mut LagsMut<'_>, work: &Selection, factor: f64) {
-        // Old and new durations of changed kernels that overlap another kernel. Such a kernel lets another kernel begin
-        // before its own end, or waits for another kernel while it runs.
+        // Old and new durations of changed kernels that overlap another kernel. A kernel overlaps another kernel if it
+        // lets the other kernel begin before its own end, or if it waits for the other kernel while it runs.
         let mut changed: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         edges.each(|edge| {
             let instruction = self.instruction_of(edge.to);
@@ -206,8 +207,8 @@ impl Replay<'_> {
         self.set_call_times(edges, &|call, _| is_changed(&call).then_some(nanos));
     }
 
-    /// Changes the durations of calls. If the lag of a launch is measured from the end of the launch call, the launched
-    /// work keeps its distance from this end.
+    /// Changes the durations of calls. If the lag of a launch is measured from the end of the launch call, the time
+    /// from this end to the launched work stays the same.
     fn set_call_times(&self, edges: &mut LagsMut<'_>, duration: &dyn Fn(u32, u64) -> Option<u64>) {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.call_of(edge.to));
@@ -247,7 +248,7 @@ impl Replay<'_> {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.graph().moments[edge.to as usize]);
             let is_between = edge.kind == EdgeKind::Host && to.kind == MomentKind::CallBegin;
-            // If a call waits, its `Call` edge has the duration that the call would have without its wait.
+            // The `Call` edge of a waiting call has the duration that the call would have without its wait.
             let is_own =
                 edge.kind == EdgeKind::Call && from == to.call && self.unwaited.contains_key(&to.call);
             if is_between && let Some(nanos) = before.get(&to.call) {
@@ -274,8 +275,8 @@ impl Replay<'_> {
     }
 
     /// Returns groups of calls that could become one graph. A group consists of calls on one thread that launch work,
-    /// or that record or wait for a CUDA event on a stream. Between the calls of a group, there must be no other call,
-    /// no wait of the host, no bound and no long host code.
+    /// or that record or wait for a CUDA event on a stream. Between two calls of a group, the thread makes no call
+    /// outside the group and no wait, the host code is short, and there is no bound.
     fn capturable(&self, bounds: &[u64]) -> Vec<Vec<u32>> {
         let graph = self.graph();
         let mut issued: HashSet<u32> = self.launching_calls(None).into_keys().collect();
@@ -317,7 +318,7 @@ impl Replay<'_> {
     }
 
     fn join_launches(&self, edges: &mut [Edge], bounds: &[u64]) {
-        // For each call in a group, the first call of the group.
+        // The first call of the group that contains the call, for each call in a group.
         let mut first_of: BTreeMap<u32, u32> = BTreeMap::new();
         for group in self.capturable(bounds) {
             first_of.extend(group.iter().map(|call| (*call, group[0])));
@@ -362,7 +363,8 @@ impl Replay<'_> {
                             (edge.from, edge.kind, edge.lag) =
                                 (places.ends[before as usize], EdgeKind::Stream, gap);
                         }
-                        // No earlier work is in the lane of this work, so only the launch decides when the work begins.
+                        // The lane of this work contains no earlier work, so only the launch decides when the work
+                        // begins.
                         None => edge.from = u32::MAX,
                     }
                 }
@@ -382,11 +384,11 @@ impl Replay<'_> {
     }
 }
 
-/// Finds the previous work in a lane of a stream.
+/// Finds the previous work of an instruction within its lane of the stream.
 struct Places<'a> {
     list: &'a InstructionList,
     lanes: &'a [u8],
-    /// For each instruction, the moment at which it is done.
+    /// For each instruction, the moment at which the instruction has ended.
     ends: Vec<u32>,
 }
 
@@ -431,11 +433,11 @@ impl<'a> Places<'a> {
         (self.ends[at as usize] != u32::MAX).then_some(at)
     }
 
-    /// For each lane, returns the last work up to an instruction. The search goes back to the last instruction at which
-    /// all lanes meet.
+    /// For each lane, returns the last work up to an instruction. The search goes back from this instruction to the
+    /// nearest instruction at which all lanes meet.
     fn last_of_lanes(&self, instruction: u32) -> Vec<u32> {
         let (mut seen, mut found, mut at) = (HashSet::new(), Vec::new(), Some(instruction));
-        // The search also ends when the last work of every lane was found.
+        // The search also ends when it has found the last work of every lane.
         while let Some(one) = at.filter(|one| !self.is_marker(*one)) {
             if seen.insert(self.lane(one)) && self.ends[one as usize] != u32::MAX {
                 found.push(one);

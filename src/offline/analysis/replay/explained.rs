@@ -6,23 +6,23 @@ use super::super::critical_path::{Causes, Unexplained};
 use super::{Replay, is_start};
 use gpuflame_model::record::DeviceId;
 
-/// Maximum difference in ns between the recorded start and the computed start. A start with a larger difference does
-/// not count as explained.
+/// Maximum difference in ns between the recorded start and the computed start for which the recorded start counts as
+/// explained.
 pub(super) const TOLERANCE_NS: u64 = 2_000;
 
 /// Recorded starts of GPU work, compared with starts computed from the recorded times of their dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainedStarts {
-    /// Number of compared starts. Starts of graph launches count as well as starts of graph nodes.
+    /// Number of compared starts, which include the starts of graph launches and of graph nodes.
     pub count: u64,
-    /// Number of starts within 2 us of the computed start.
+    /// Number of recorded starts that are within 2 us of the computed start.
     pub explained: u64,
-    /// Number of starts more than 2 us before the computed start.
+    /// Number of recorded starts that are more than 2 us before the computed start.
     pub early: u64,
-    /// Number of starts without any recorded dependency.
+    /// Number of recorded starts for which no dependency is recorded, so that no start can be computed.
     pub unknown: u64,
-    /// Starts more than 2 us after the computed start. For each cause, the number of late starts and their total delay
-    /// in ns.
+    /// For each cause, the number of recorded starts that are more than 2 us after the computed start, and the total
+    /// delay of these starts in ns.
     pub late: BTreeMap<Unexplained, (u64, u64)>,
     /// Number of streams that ran GPU work.
     pub streams: usize,
@@ -51,7 +51,7 @@ impl ExplainedStarts {
             let instruction = replay.list.get(moment.instruction);
             streams.extend(instruction.stream.map(|stream| (instruction.device, stream)));
             let computed = (first..at).filter_map(|at| edges.get(at)).map(|edge| {
-                // A duration has no typical lag, so the recorded lag is used for edges that are durations.
+                // If an edge is a duration, it has no typical lag, and its recorded lag is used.
                 let lag = replay.lags.typical(graph, replay.list, &edge).unwrap_or(edge.lag);
                 (graph.time(edge.from).saturating_add(lag), edge.kind)
             });

@@ -1,36 +1,38 @@
-//! Finds out whether a prediction depends on kernel times that cannot be measured from any launch in the run.
+//! Finds out whether a prediction depends on kernel times that no launch in the run shows.
 //!
-//! If the trigger or the tail of a programmatic launch is unknown, the launch begins and ends between two bounds:
+//! If the trigger or the tail of a programmatic launch is unknown, two bounds limit the times at which the launched
+//! kernel begins and ends:
 //!
 //! ```text
 //! latest     it begins as long after the kernel before it as in the run, or at its end
 //! earliest   it begins with the kernel before it, and ends with it at the earliest
 //! ```
 //!
-//! If a lag becomes longer, a moment can come later but never earlier. So if the host calls and the end of the run have
-//! the same times for both bounds, these times do not depend on the unknown trigger or tail.
+//! If a lag in the graph becomes longer, each moment stays at its time or comes later, but no moment comes earlier. So
+//! if the host calls and the end of the run have the same times for both bounds, these times do not depend on the
+//! unknown trigger or tail.
 
 use super::super::critical_path::NO_CALL;
 use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
 use super::super::instructions::InstructionKind;
 use super::{Edit, EditedRun, Replay, Schedule, Selection};
 
-/// Assumption about the kernel times that cannot be measured from any launch.
+/// Assumption about the kernel times that no launch in the run shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     /// Every programmatically launched kernel begins and ends as late as possible.
     Latest,
-    /// Every launch begins as early as possible. The kernel's duration in the recorded run is assumed to include no
-    /// waiting.
+    /// Every programmatically launched kernel begins as early as possible. Its duration in the recorded run is assumed
+    /// to include no waiting.
     EarliestWithoutWait,
-    /// Every launch begins as early as possible. The kernel's duration in the recorded run is assumed to include
-    /// waiting.
+    /// Every programmatically launched kernel begins as early as possible. Its duration in the recorded run is assumed
+    /// to include waiting for the previous kernel.
     EarliestWithWait,
 }
 
 impl Replay<'_> {
-    /// Returns the number of programmatic launches whose times are guessed by a rule because they cannot be measured.
-    /// Returns 0 if the guessed times do not change the prediction.
+    /// Returns the number of programmatic launches whose times are guessed by a rule because the run does not show
+    /// them. If the guessed times do not change the prediction, returns 0.
     pub(super) fn guesses_that_matter(&self, edits: &[Edit], edited: &EditedRun) -> u64 {
         let mut guessed = self.graph().kernels.guessed.clone();
         guessed.extend(self.guessed_by(edits));
@@ -55,7 +57,7 @@ impl Replay<'_> {
         if matters { count } else { 0 }
     }
 
-    /// Sets the lag of an edge from a kernel to a guessed launch of another kernel, according to the assumption
+    /// If an edge leads to a kernel whose times are guessed, sets the lag of the edge according to the assumption
     /// `bound`.
     fn set_bound(&self, edge: &mut Edge, guessed: &Selection, begins: &[u32], bound: Bound) {
         let moments = self.moments();

@@ -1,4 +1,4 @@
-//! Finds the replayed times of host events other than the begin or end of a call, for example the begin of a step.
+//! Finds the replayed times of host events that are not the begin or end of a call, for example the begin of a step.
 //!
 //! ```text
 //! recorded   | call |--- 30 us ---^--- 70 us ---| next call |     ^ the step begins
@@ -21,18 +21,20 @@ struct Anchor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTime {
     time: u64,
-    /// Last call begin or end before this time, on the thread if one is given.
+    /// Last begin or end of a call before this time. If the time has a thread with calls, only the calls of this thread
+    /// count.
     before: Option<Anchor>,
-    /// First call begin or end after this time, on the thread if one is given.
+    /// First begin or end of a call after this time. If the time has a thread with calls, only the calls of this thread
+    /// count.
     after: Option<Anchor>,
-    /// End of the recorded run, if this time is after the end and after all calls.
+    /// End of the recorded run, if this time has no thread and is not before the end of the run.
     run_end: Option<u64>,
 }
 
 impl HostTime {
-    /// Finds the calls before and after each time in `times`, which are in ns since 1970. If a time has a thread that
-    /// makes calls, only calls of this thread count. If a time has no such thread, the calls of all threads count. If a
-    /// time has no thread and comes after all moments, it keeps its distance from the end of the run.
+    /// Finds the calls before and after each time in `times`, which are in ns since 1970. For a time on a thread that
+    /// makes calls, only the calls of this thread count. For all other times, the calls of all threads count. If a time
+    /// has no thread and comes after all moments, the replay keeps the distance from the end of the run to this time.
     pub fn find(path: &CriticalPath, times: &[(u64, Option<ThreadId>)]) -> Vec<Self> {
         let calls = path.calls();
         let mut of_thread: IdMap<ThreadId, Vec<Anchor>> =
@@ -61,7 +63,7 @@ impl HostTime {
         times.iter().map(find).collect()
     }
 
-    /// Returns the recorded time, in ns since 1970.
+    /// Returns the time of this host event in the recorded run, in ns since 1970.
     pub fn recorded(&self) -> u64 {
         self.time
     }
@@ -69,8 +71,9 @@ impl HostTime {
     /// Returns the replayed time of this host event in a schedule, in ns since 1970. Returns `None` if the run has no
     /// calls.
     ///
-    /// A replayed time keeps its distance from the moment before it. If the moments before and after the time are
-    /// closer together than in the recorded run, the distance is reduced by the same factor.
+    /// The replay keeps the distance from the moment before the time to the time itself. If the moments before and
+    /// after the time are closer together in the replay than in the recorded run, this distance is reduced by the same
+    /// factor.
     pub fn time_in(&self, schedule: &Schedule) -> Option<u64> {
         if let Some(end) = self.run_end {
             return Some(schedule.window().1.saturating_add(self.time - end));
@@ -95,8 +98,8 @@ impl HostTime {
     }
 }
 
-/// Returns the end of the other thread's call for which the call at `after` waited. Returns `None` if `after` waited
-/// for no call, or if that call ended after `time`.
+/// If the call at `after` waited for a call on another thread, returns the end of the call on the other thread. Returns
+/// `None` if it waited for no call, or if the call on the other thread ended after `time`.
 fn hand_off(path: &CriticalPath, after: Anchor, time: u64) -> Option<Anchor> {
     let edge = path.deciding_edge(after.moment).filter(|edge| edge.kind == EdgeKind::HandOff)?;
     let moment = edge.from as usize;

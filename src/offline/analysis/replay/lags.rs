@@ -1,6 +1,6 @@
-//! Finds the typical lags of a run. A lag is the minimum time between two moments. Typical lags exist from a launch
-//! call to the begin of its work, and from an operation to the next operation that waits for it. They also exist from
-//! the end of GPU work to the return of the call that waits for the work.
+//! Finds the typical lags of a run. A lag is the minimum time between two moments. Three kinds of lags have typical
+//! values: from a launch call to the begin of the launched work, from the end of an operation to the begin of an
+//! operation that waits for it, and from the end of GPU work to the return of a call that waits for it.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::super::instructions::{InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{IdMap, Work};
 
-/// Minimum number of samples for a typical lag. If a kind of lag has fewer samples, its typical lag is the median over
-/// all samples with the same kind of edge.
+/// Minimum number of samples that a kind of lag needs for a typical lag of its own. If it has fewer samples, the median
+/// over all samples with the same kind of edge is used.
 const MIN_SAMPLES: usize = 8;
 
-/// Moment of a launch call from which the lag of the launch is measured. The lag is measured from the begin or from the
-/// end of the call, depending on which of the two lags varies less in the run.
+/// Moment of a launch call (begin or end) from which the lag of the launch is measured. Of the two possible lags, the
+/// lag that varies less in the run is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaunchAnchor {
     /// The lag is measured from the begin of the call.
@@ -25,15 +25,14 @@ pub enum LaunchAnchor {
     End,
 }
 
-/// Key of similar GPU work: the kernel, or the kind and size of a copy or fill.
+/// Key that is equal for similar GPU work: the kernel, or the kind and size of a copy or fill.
 type WorkKey = (Work, u64);
 
 /// Kind of a lag. Lags of the same kind share one typical value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct LagKey {
     kind: EdgeKind,
-    /// Kind of the submitted work and index of the API function that submits it. The value is `None` if the edge is not
-    /// a launch.
+    /// Kind of the submitted work and index of the API function that submits it, or `None` if the edge is not a launch.
     submitted: Option<(Submitted, u32)>,
     /// Whether a copy began during its call although the call did not wait for it. For example, copies from pageable
     /// memory begin during their call.
@@ -50,16 +49,15 @@ const GAP: LagKey =
 pub struct LagRow {
     /// Kind of the edges with this lag.
     pub kind: EdgeKind,
-    /// API function that submits the work. The function is `None` if the edge is not a launch.
+    /// API function that submits the work, or `None` if the edge is not a launch.
     pub function: Option<String>,
-    /// Kind of the submitted work, which is `kernel`, `memory` or `graph`. The kind is `None` if the edge is not a
-    /// launch.
+    /// Kind of the submitted work (`kernel`, `memory` or `graph`), or `None` if the edge is not a launch.
     pub submitted: Option<&'static str>,
-    /// Moment of the launch call from which the lag is measured. The moment is `None` if the edge is not a launch.
+    /// Moment of the launch call from which the lag is measured, or `None` if the edge is not a launch.
     pub anchor: Option<LaunchAnchor>,
     /// Median lag in ns. The lag can be negative, because work may begin before the end of its launch call.
     pub nanos: i64,
-    /// Number of moments whose time was decided by an edge of this kind.
+    /// Number of samples: moments whose time was decided by an edge with this kind of lag.
     pub samples: usize,
 }
 
@@ -75,12 +73,12 @@ struct Lag {
 #[derive(Clone, Debug, Default)]
 pub struct Lags {
     typical: IdMap<LagKey, Lag>,
-    /// Lags of launches for specific work, if this work has enough samples. Copies of different sizes can behave
-    /// differently. For example, on a B200, copies of 5.11 MB begin 3 us before the end of their call, and copies of
-    /// 5.46 MB begin 2 us after the end of their call.
+    /// Lags of launches of specific work, if there are enough samples for this work. Specific lags are needed because
+    /// copies of different sizes can behave differently. For example, on a B200, copies of 5.11 MB begin 3 us before
+    /// the end of their call, and copies of 5.46 MB begin 2 us after the end of their call.
     by_work: IdMap<(LagKey, WorkKey), Lag>,
-    /// Median lags over all functions and kinds of work, for each kind of edge. Median lags by edge kind are used for
-    /// keys with too few samples.
+    /// For each kind of edge, the median lag over all functions and kinds of work. This lag is used if a [`LagKey`] has
+    /// too few samples.
     by_kind: BTreeMap<EdgeKind, Lag>,
     /// Function of each call, as an index into `names`. The calls are in the same order as in the dependency graph.
     functions: Vec<u32>,
@@ -147,7 +145,7 @@ impl Samples {
 }
 
 impl Lags {
-    /// Finds the lags that are typical for the moments up to the time `until`, in ns since 1970.
+    /// Computes the typical lags from the moments up to the time `until`, in ns since 1970.
     pub(super) fn fit(path: &CriticalPath, list: &InstructionList, profile: &Profile, until: u64) -> Self {
         let (graph, edges) = path.graph();
         let functions = Functions::new(&graph.calls, profile);
@@ -180,8 +178,8 @@ impl Lags {
             }
             let lag = graph.time(edge.to) - graph.time(edge.from);
             let call = call_duration(graph, edge).filter(|_| edge.kind == EdgeKind::Launch);
-            // A late begin of GPU work is not used as a sample, because it may have an unrecorded cause. A late return
-            // of a wait is used as a sample, because the waiting thread itself causes it.
+            // If GPU work begins late, its lag is not used as a sample, because the delay may have an unrecorded cause.
+            // If a wait returns late, its lag is used, because the waiting thread itself causes the delay.
             let is_return = matches!(edge.kind, EdgeKind::Wait | EdgeKind::InferredWait);
             if is_return || lag <= MAX_LATENCY_NS + call.unwrap_or(0) {
                 of_key.add(lag, call);
@@ -208,8 +206,8 @@ impl Lags {
         lags.by_kind = by_kind.into_iter().map(|(kind, mut samples)| (kind, samples.median())).collect();
         for (key, mut of_key) in samples {
             let own = of_key.median();
-            // Copies that begin during their call keep their own lag even if there are few samples. The lags of kernels
-            // do not fit copies that begin during their call, because kernels begin after their call.
+            // If a copy begins during its call, the median of its own kind is used even if there are few samples. The
+            // median over all launches does not fit such copies, because kernels begin after their call.
             let lag = if own.samples < MIN_SAMPLES && !key.during_call {
                 Lag { samples: own.samples, ..lags.by_kind[&key.kind] }
             } else {
@@ -257,8 +255,8 @@ impl Lags {
         }
         let (from, to) = (&graph.moments[edge.from as usize], &graph.moments[edge.to as usize]);
         let instruction = to.instruction as usize;
-        // The group is valid only if the launch is unchanged from the recorded run, because an edit may have moved a
-        // launch to another call.
+        // The group is used only if the launch belongs to the same call as in the recorded run, because an edit may
+        // have moved it to a different call.
         let is_of_run = from.kind == MomentKind::CallBegin && graph.call_of[instruction] == from.call;
         let group = self.group_of.get(instruction).filter(|group| is_of_run && **group != NO_GROUP);
         match group {
@@ -270,8 +268,8 @@ impl Lags {
         }
     }
 
-    /// Returns the typical lag of an edge, in ns. Returns `None` if the lag of the edge is a duration, or if the
-    /// typical lag has no samples.
+    /// Returns the typical lag of an edge, in ns. Returns `None` if the lag of the edge is a duration, or if the run
+    /// has no samples for this kind of lag.
     pub(super) fn typical(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<u64> {
         let lag = self.of(graph, list, edge)?;
         let call = match lag.anchor {
@@ -281,7 +279,7 @@ impl Lags {
         Some(call.saturating_add(lag.nanos).max(0) as u64)
     }
 
-    /// Whether the typical lag of a launch is measured from the end of the launch call.
+    /// Whether the edge is a launch whose typical lag is measured from the end of the launch call.
     pub(super) fn is_from_end(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> bool {
         let lag = self.of(graph, list, edge);
         lag.is_some_and(|lag| lag.anchor == LaunchAnchor::End)
@@ -293,7 +291,8 @@ impl Lags {
         self.typical.get(&GAP).map_or(0, |lag| lag.nanos.max(0) as u64)
     }
 
-    /// Whether any operation in the recorded run began right after the previous operation on its stream.
+    /// Whether the recorded run has samples of the lag from the end of an operation to the begin of the next operation
+    /// on its stream.
     pub(super) fn knows_gap(&self) -> bool {
         self.typical.contains_key(&GAP)
     }

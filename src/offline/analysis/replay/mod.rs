@@ -6,12 +6,12 @@
 //! what if    gemm takes 20 us: relu begins 20 us earlier, unless its own launch is the later one now
 //! ```
 //!
-//! Each edge that leads to a moment gives a time: the time of the edge's earlier moment plus the lag of the edge. A
-//! moment comes at the latest time that the edges to it give. The edge that decided the recorded time of a moment keeps
-//! its recorded lag, so a replay without edits returns the recorded times. All edges that did not decide a recorded
-//! time have lags that are typical for the run ([`Lags`]).
+//! Each edge gives a time for its later moment: the time of its earlier moment plus the lag of the edge. If several
+//! edges lead to a moment, the moment comes at the latest of the times that they give. The edge that decided the
+//! recorded time of a moment keeps its recorded lag, so a replay without edits returns the recorded times. Every other
+//! edge has a lag that is typical for the run ([`Lags`]).
 //!
-//! A replay executes no calls and no GPU work. The replay assumes that operations that overlap do not slow each other
+//! A replay executes no calls and no GPU work. The replay assumes that overlapping operations do not slow each other
 //! down.
 
 mod checks;
@@ -60,7 +60,8 @@ pub struct Replay<'a> {
     /// Kernels that let the next kernel begin before their own end, or that wait for the previous kernel while they
     /// run.
     overlapping: Selection,
-    /// Whether the edges can be derived for any order of the calls. The flag is computed at first use.
+    /// Whether the data suffices to derive the edges for any order of the calls. The flag is computed when it is first
+    /// used.
     knows_order: OnceLock<bool>,
 }
 
@@ -130,7 +131,8 @@ impl<'a> Replay<'a> {
         &self.lags
     }
 
-    /// Returns the moments of the run, sorted by recorded time. A [`Schedule`] contains a time for each moment.
+    /// Returns the moments of the run, sorted by recorded time. A [`Schedule`] contains a replayed time for each of
+    /// these moments.
     pub fn moments(&self) -> &'a [Moment] {
         &self.graph().moments
     }
@@ -140,14 +142,14 @@ impl<'a> Replay<'a> {
         self.path
     }
 
-    /// Returns the index of the API function that was called by the call at position `call`. Calls to the same function
-    /// have the same index.
+    /// Returns the index of the API function that the call at position `call` called. The index is the same for all
+    /// calls to one function.
     pub fn function(&self, call: u32) -> Option<u32> {
         self.lags.functions().0.get(call as usize).copied()
     }
 
     /// Replays the run without changes. All replayed times equal the recorded times. The function
-    /// [`check`](Self::check) verifies that both times are equal.
+    /// [`check`](Self::check) verifies this.
     pub fn identity(&self) -> Schedule {
         Schedule::of(self.graph(), self.edges(), &|_, _| false)
     }
@@ -178,8 +180,8 @@ impl<'a> Replay<'a> {
         self.edit(edits).schedule
     }
 
-    /// Calls `each` with the parts of the critical path after edits, in order of time. The parts of the path refer to
-    /// calls of the recorded run.
+    /// Calls `each` with the parts of the critical path after edits, in order of time. In these parts, calls are given
+    /// by their positions in the recorded run.
     pub fn each_path_part(&self, edited: &EditedRun, each: &mut dyn FnMut(&PathPart)) {
         let EditedRun { schedule, edges, .. } = edited;
         let graph = TimedGraph::with_times(self.graph(), schedule.times());

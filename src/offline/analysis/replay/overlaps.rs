@@ -1,4 +1,4 @@
-//! Adapts the edges between kernels to the edits of a replay, if the kernels overlap because of programmatic launches.
+//! Adapts edges to the edits of a replay: the edges between kernels that overlap because of programmatic launches.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use super::super::instructions::{After, AfterReason, InstructionKind};
 use super::edited_edges::LagsMut;
 use super::{Edit, Replay, Selection};
 
-/// Pair of a programmatically launched kernel and the kernel that it directly follows after an edit removed the work
-/// between them.
+/// Two kernels, of which the second is programmatically launched. An edit removed the work between the two kernels, so
+/// the second kernel now directly follows the first kernel.
 struct Relinked {
     before: u32,
     after: u32,
@@ -17,8 +17,9 @@ struct Relinked {
 
 impl Replay<'_> {
     /// Adapts the edges between overlapping kernels to new kernel durations. `changed` contains the old and new
-    /// duration of each changed kernel. A kernel lets the next kernel begin no later than at its own end. The time that
-    /// a kernel runs before it waits for the previous kernel stays the same.
+    /// duration of each changed kernel. Two rules hold. A kernel lets the next kernel begin at its own end at the
+    /// latest. If a kernel's duration changes, the time that the kernel runs before it waits for the previous kernel
+    /// stays the same.
     pub(super) fn change_overlaps(&self, edges: &mut LagsMut<'_>, changed: &BTreeMap<u32, (u64, u64)>) {
         edges.each(|edge| {
             let (from, to) =
@@ -39,8 +40,8 @@ impl Replay<'_> {
         });
     }
 
-    /// Finds the programmatic launches that directly follow another kernel after the selected work is removed. `after`
-    /// contains the dependencies of the instructions if the order of the instructions differs from the recorded order.
+    /// Finds the programmatic launches that directly follow a new kernel because the selected work is removed. If the
+    /// instructions are not in the recorded order, `after` contains the dependencies that they have in their order.
     fn relinked(&self, work: &Selection, after: Option<&[Vec<After>]>) -> Vec<Relinked> {
         let before = |number: u32| {
             let of_run = || self.list.get(number).after;
@@ -75,8 +76,8 @@ impl Replay<'_> {
         self.graph().kernels.times(&self.list.get(number))
     }
 
-    /// Returns the indexes of the programmatic launches whose times have to be guessed by a rule because of the edits.
-    /// Launches whose times are guessed even without the edits are not included.
+    /// Returns the indexes of the programmatic launches whose times have to be guessed by a rule only because of the
+    /// edits.
     pub(super) fn guessed_by(&self, edits: &[Edit]) -> Vec<u32> {
         let is_guessed = |pair: &Relinked| match self.times(pair.before).trigger {
             Some(Trigger::AtEnd) => false,
@@ -96,8 +97,8 @@ impl Replay<'_> {
         edits.iter().flat_map(of_edit).collect()
     }
 
-    /// Lets programmatically launched kernels begin at the triggers of the kernels that precede them after the selected
-    /// work is removed.
+    /// If a programmatically launched kernel follows a new kernel because the selected work is removed, lets it begin
+    /// at the trigger of this new kernel.
     pub(super) fn relink_overlaps(
         &self,
         edges: &mut Vec<Edge>,

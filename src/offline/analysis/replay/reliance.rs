@@ -1,4 +1,4 @@
-//! Finds the rules on which a prediction relies because rows are missing.
+//! Finds the rules on which a prediction relies. A rule replaces rows that are missing from the recording.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{Edit, EditedRun, Replay};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Rule that replaces missing rows.
+/// Rule that replaces rows which are missing from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reliance {
     /// Waits of the host and of streams are not recorded.
@@ -22,16 +22,17 @@ pub enum Reliance {
     /// The kinds of streams are not recorded. Rule: default streams wait for other streams of their CUDA context, and
     /// other streams wait for default streams.
     DefaultStream,
-    /// A thread waited for another thread. Rule: the thread waits for as long as in the recorded run.
+    /// A thread waited for another thread, but no row shows the cause of this wait. Rule: the thread waits for as long
+    /// as in the recorded run.
     HandOff,
-    /// Several threads take locks, and it is not recorded which locks. Rule: the threads take the locks in the same
-    /// order as in the recorded run.
+    /// Several threads take locks, but the data does not show which locks they take. Rule: the threads take the locks
+    /// in the same order as in the recorded run.
     LockOrder,
-    /// The CUDA context of a default stream that waits is not recorded. Rule: the waiting stream is in the CUDA context
-    /// of the event.
+    /// A default stream waits for a CUDA event, and the CUDA context of this stream is not recorded. Rule: the stream
+    /// is in the CUDA context of the event.
     UnknownStream,
-    /// The search for the order of the calls after the edits did not end. No order that was tried gives a schedule with
-    /// the same order of calls.
+    /// The search for the order that the calls have after the edits failed: no order that was tried leads to a schedule
+    /// with this same order.
     CallOrder,
     /// The work for which a call waited is not recorded. Rule: the call waited for the work that ended last before the
     /// call returned.
@@ -47,8 +48,8 @@ pub enum Reliance {
     /// Launches with attributes may be programmatic, but this is not recorded. Rule: such a launch is programmatic if
     /// its kernel overlapped the previous kernel in the run.
     Attributes,
-    /// The launch of some work is not recorded. Rule: such work begins at the recorded time or later, or right after
-    /// other work.
+    /// The launch of some work is not recorded. Rule: the work begins at the recorded time, or right after the work for
+    /// which it waits if this is later.
     NoLaunch,
     /// The times of some work are not recorded.
     NoTimes,
@@ -97,8 +98,8 @@ impl CallFacts {
 }
 
 impl Replay<'_> {
-    /// Returns the rules on which the replay with these edits relies because rows are missing. The result maps each
-    /// rule to the number of its uses.
+    /// Returns the rules on which the replay with these edits relies because rows are missing. Each rule is mapped to
+    /// the number of times that it is used.
     pub fn reliances(
         &self,
         profile: &Profile,
@@ -165,7 +166,7 @@ impl Replay<'_> {
     }
 
     /// Returns the number of operations that begin right after the previous operation on their stream only because of
-    /// the edits. Returns 0 if the recorded run shows how long operations wait for the previous operation on their
+    /// the edits. Returns 0 if the recorded run shows the usual time from one operation to the next operation on its
     /// stream.
     fn unknown_gaps(&self, edited: &EditedRun) -> u64 {
         if self.lags.knows_gap() {
@@ -183,7 +184,7 @@ impl Replay<'_> {
         self.view(&edited.edges).iter().filter(follows).count() as u64
     }
 
-    /// Returns the number of graph edges that may be programmatic, if no launch shows whether they are.
+    /// Returns the number of graph edges for which no launch shows whether they are programmatic.
     pub fn unclear_graph_edges(&self) -> u64 {
         self.graph().kernels.unclear_edges
     }

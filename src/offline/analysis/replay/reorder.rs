@@ -1,10 +1,11 @@
 //! Finds the order in which several threads make their calls after a run was edited.
 //!
 //! The dependencies between GPU operations depend on the order in which threads submit the operations. For example, a
-//! wait for a CUDA event waits for the last record of the event before the wait. The default stream waits for work that
-//! was submitted before its own work. So after an edit, the edges that depend on the order of calls are derived again,
-//! in several rounds. The rounds end when the order of calls in the schedule equals the order from which the schedule's
-//! edges were derived. Each round determines the final position of at least one more call.
+//! wait for a CUDA event waits for the last record of the event that was submitted before the wait. Similarly, work on
+//! the default stream waits for all work that was submitted earlier to blocking streams. So after an edit, the edges
+//! that depend on the order of calls are derived again, in several rounds. The rounds end when the order of calls in
+//! the schedule equals the order from which the schedule's edges were derived. After each round, the final position of
+//! at least one further call is known.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ const MAX_ROUNDS: usize = 100;
 /// Id that CUPTI gives to the legacy default stream of a CUDA context.
 const DEFAULT_STREAM: StreamId = StreamId(7);
 
-/// Result of editing a run: the edges after the edits, and the schedule that follows from them.
+/// A run after edits: its edges, and the schedule that follows from these edges.
 #[derive(Debug)]
 pub struct EditedRun {
     /// Times of all moments after the edits.
@@ -60,8 +61,8 @@ impl Replay<'_> {
         EditedRun { schedule, edges, is_settled: false }
     }
 
-    /// Whether the edges can be derived for any order of the calls. The result is true only for runs with several
-    /// threads. The data must also include the kinds of all streams, the records of all CUDA events, and the calls that
+    /// Whether the data suffices to derive the edges for any order of the calls. For this, the run must have several
+    /// threads, and the data must include the kinds of all streams, the records of all CUDA events, and the calls that
     /// wait for other threads.
     fn knows_order(&self) -> bool {
         *self.knows_order.get_or_init(|| self.finds_order())
@@ -100,14 +101,14 @@ impl Replay<'_> {
     }
 }
 
-/// Dependencies that the instructions have in another issue order.
+/// Dependencies that the instructions have in the issue order `order`, which differs from the recorded order.
 struct Rederived<'a> {
     replay: &'a Replay<'a>,
     order: &'a [u32],
     after: Vec<Vec<After>>,
 }
 
-/// Moments at which an instruction begins and at which it is done.
+/// Two moments: an instruction begins, and the instruction has ended.
 type Span = (MomentId, MomentId);
 
 const NOWHERE: Span = (u32::MAX, u32::MAX);
@@ -130,7 +131,7 @@ impl<'a> Rederived<'a> {
         Self { replay, order, after }
     }
 
-    /// Returns the edges that the run has if its calls are made in the other order.
+    /// Returns the edges that the run has if its calls are made in the order `order`.
     fn edges(&self) -> Vec<Edge> {
         let replay = self.replay;
         let mut known: BTreeMap<(u32, u32, EdgeKind), u64> = BTreeMap::new();
@@ -170,7 +171,7 @@ struct OrderedEdges<'a> {
     rederived: &'a Rederived<'a>,
     /// For each instruction, the moments at which it begins and at which it is done.
     spans: Vec<Span>,
-    /// Moment at which the last work of each stream is done.
+    /// For each stream, the moment at which its last work ends.
     last_work: BTreeMap<StreamKey, MomentId>,
     edges: Vec<Edge>,
 }
@@ -239,7 +240,8 @@ impl<'a> OrderedEdges<'a> {
         }
     }
 
-    /// Adds the edges from the previous instruction of the stream that is not an event record.
+    /// Adds the edges to `instruction` from the previous instruction of its stream. If `before` is an event record, the
+    /// nearest earlier instruction that is not an event record is used instead.
     fn add_stream_edge(&mut self, instruction: &Instruction<'_>, mut before: u32) {
         let replay = self.rederived.replay;
         while replay.list.kind(before) == InstructionKind::Record {
@@ -282,7 +284,7 @@ impl<'a> OrderedEdges<'a> {
         }
     }
 
-    /// Returns the ends of the work for which an instruction waits by the rule of default streams.
+    /// Returns the ends of the work for which an instruction waits because of the rule of default streams.
     fn default_stream_ends(&self, instruction: &Instruction<'_>) -> Vec<MomentId> {
         let list = self.rederived.replay.list;
         let Some(key) = key_of(instruction) else { return Vec::new() };

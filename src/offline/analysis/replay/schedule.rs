@@ -7,14 +7,14 @@ use super::super::critical_path::graph::{Edge, Graph, MomentKind};
 use super::super::critical_path::{EdgesView, Moment};
 use super::super::instructions::InstructionList;
 
-/// Time of each moment of the run in a replay.
+/// Times that a replay gives to the moments of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     times: Vec<u64>,
     /// Start and end of the replayed run, in ns since 1970.
     window: (u64, u64),
-    /// Place of each moment in a topological order, in which every edge leads to a later place. The places are `None`
-    /// if the positions of the moments already are a topological order.
+    /// Place of each moment in a topological order, in which every edge leads to a later place, or `None` if the
+    /// moments themselves are stored in such an order.
     places: Option<Vec<u32>>,
 }
 
@@ -30,8 +30,9 @@ pub struct ReplayedWork {
 }
 
 impl Schedule {
-    /// Computes the time of each moment. `edges` must be sorted by `to` and must lead to later positions. A moment
-    /// keeps its recorded time if no edge leads to it, or if `is_fixed` returns true for the moment.
+    /// Computes the time of each moment. `edges` must be sorted by `to`, and every edge must lead to a moment with a
+    /// later position. A moment keeps its recorded time if no edge leads to it, or if `is_fixed` returns true for the
+    /// moment.
     pub(super) fn of(graph: &Graph, edges: EdgesView<'_>, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Self {
         let mut times = vec![0_u64; graph.moments.len()];
         let mut at = 0;
@@ -57,8 +58,8 @@ impl Schedule {
         Self { times, window, places }
     }
 
-    /// Computes the times in the same way as `of`, but an edge may also lead to a moment with an earlier position.
-    /// Returns `None` if the edges form a cycle.
+    /// Computes the times in the same way as `of`, but also accepts edges that lead to a moment with an earlier
+    /// position. Returns `None` if the edges form a cycle.
     pub(super) fn in_any_order(graph: &Graph, edges: &[Edge]) -> Option<Self> {
         let mut by_from = edges.to_vec();
         by_from.sort_unstable_by_key(|edge| edge.from);
