@@ -1,12 +1,12 @@
 //! Finds the straggler of a job. The straggler is the rank for which the other ranks wait.
 //!
-//! The rank that enters a collective last does not wait, and all other ranks wait for it. The GPU of the last rank may
-//! have had more work, or its CPU may have launched late. Waiting counts as communication time, so the straggler is the
-//! rank with the least communication time. If not all ranks communicate, the straggler is the rank with the most work.
-//! A rank is reported only if its steps differ significantly from the steps of the other ranks, with at least ten steps
-//! on each side. Step durations are compared by their positions in sorted order, not by their sum. The first step would
-//! dominate a sum of step durations. In the first step, a rank may wait longer for the straggler than in all other
-//! steps together. Clocks of different ranks are never compared.
+//! The rank that enters a collective last does not wait, and all other ranks wait for it. A rank may be last because
+//! its GPU had more work or because its CPU launched late. Waiting counts as communication time, so the straggler is
+//! the rank with the least communication time. If not all ranks communicate, the straggler is the rank with the most
+//! work. A rank is reported only if its steps differ significantly from the steps of the other ranks, with at least ten
+//! steps on each side. Step durations are compared by their positions in sorted order. Their sum is not used, because
+//! the first step would dominate it: in this step, a rank may wait longer for the straggler than in all later steps
+//! together. Clocks of different ranks are never compared.
 
 use super::communication::CommunicationFilter;
 use super::mann_whitney::{differ_at_one_percent, mean_positions};
@@ -37,8 +37,8 @@ pub struct StepTimes {
 const MIN_STEPS: usize = 10;
 
 impl RankTime {
-    /// Adds the steps of a run. If the run has thousands of steps, the steps are grouped, and each group adds the
-    /// average of its steps.
+    /// Adds the steps of a run. In a run with thousands of steps, the steps are in groups. For each group, the average
+    /// of its steps is added once.
     pub fn add_steps(&mut self, series: &StepSeries) {
         let steps = |group: &StepGroup| group.steps.max(1);
         self.steps.work.extend(series.groups.iter().map(|group| group.work / steps(group)));
@@ -46,8 +46,8 @@ impl RankTime {
         self.steps.communication.extend(series.groups.iter().map(communication));
     }
 
-    /// Adds windows, given as (start, end), as steps. Each operation in `ops` is given as (start, duration, whether the
-    /// operation communicates).
+    /// Adds each window in `windows`, given as (start, end), as a step. Each operation in `ops` is given as (start,
+    /// duration, whether the operation communicates).
     pub fn add_windows(&mut self, ops: &mut [(u64, u64, bool)], windows: &[(u64, u64)]) {
         ops.sort_unstable();
         for &(begin, end) in windows {
@@ -69,17 +69,17 @@ impl RankTime {
         self.steps.communication.append(&mut other.steps.communication);
     }
 
-    /// Adds `nanos` ns of GPU time that an operation `work` with this name took.
+    /// Adds `nanos` ns of GPU time that the operation `work` with the name `name` took.
     pub fn add(&mut self, work: Work, name: &str, nanos: u64) {
         let is_communication = CommunicationFilter::default().is_communication(work, name);
         add_to(if is_communication { &mut self.communication } else { &mut self.work }, nanos);
     }
 }
 
-/// Result of comparing a rank with all ranks.
+/// Result of comparing one rank with the other ranks of the job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankComparison {
-    /// Difference between this rank and the median rank in percent, measured by communication time or by work time. The
+    /// Difference in percent between this rank and the median of all ranks, in communication time or in work time. The
     /// difference is `None` if the median is 0.
     pub to_median_percent: Option<f64>,
     /// Whether the rank is the straggler, and why.
@@ -91,11 +91,11 @@ pub struct RankComparison {
 pub enum StragglerVerdict {
     /// The rank is not the straggler.
     NotStraggler,
-    /// The rank is the straggler by communication time. The straggler has the shortest communication time, because the
-    /// other ranks wait for it.
+    /// The rank is the straggler by communication time. It has the shortest communication time, because the other ranks
+    /// wait for it.
     OthersWait,
-    /// The rank is the straggler by work time. The straggler by work time has the most work. Communication times are
-    /// not compared, because some ranks do not communicate.
+    /// The rank is the straggler by work time. It has the most work. Work times are compared if some ranks do not
+    /// communicate.
     MostWork,
     /// The rank is the straggler by communication or work time, but the difference may be chance, or there are too few
     /// steps.
@@ -113,7 +113,7 @@ impl StragglerVerdict {
     }
 }
 
-/// Compares the ranks of a job. The results have the same order as `ranks`.
+/// Compares the ranks of a job. The returned list is in the order of `ranks`.
 pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
     let all_communicate = ranks.iter().all(|rank| rank.communication > 0);
     let compared = |rank: &RankTime| if all_communicate { rank.communication } else { rank.work };
@@ -154,8 +154,8 @@ pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
         .collect()
 }
 
-/// Minimum difference between the median step durations, in percent. A smaller difference between steps is ignored even
-/// if it is statistically significant.
+/// Minimum difference between the median step durations, in percent. A smaller difference is ignored even if it is
+/// statistically significant.
 const MIN_DIFFERENCE_PERCENT: u64 = 5;
 
 fn is_large_difference(one: u64, other: u64) -> bool {

@@ -1,6 +1,6 @@
-//! Checks the order of work on each stream. The results are overlaps that CUDA does not allow, overlaps of programmatic
-//! launches, and impossible durations. A duration is impossible if later work on the same stream begins within it, or
-//! if a wait for the work returns within it.
+//! Checks the order of work on each stream. Finds overlaps that CUDA does not allow, overlaps of programmatic launches,
+//! and impossible durations. The duration of an activity is impossible if later work on the same stream begins before
+//! its end, or if a wait for the activity returns before its end.
 //!
 //! Work on a stream runs in order, with two exceptions. Nodes of a graph may run concurrently. A kernel that was
 //! launched with programmatic dependent launch (`cudaLaunchKernelEx`, Hopper and later) may begin before the previous
@@ -14,33 +14,34 @@ use gpuflame_model::profile::{Profile, add_to, saturating_sum};
 use gpuflame_model::record::{ContextId, CorrelationId, DeviceId, IdMap, Nanos, StreamId, Work};
 use gpuflame_traces::import::LinkReport;
 
-/// A duration counts as impossible only if the activity lasts more than this many ns past the start of later work.
-/// Shorter overlaps can be caused by clock errors.
+/// If later work begins before an activity ends, the activity's duration counts as impossible only if the overlap
+/// exceeds this many ns. Clock errors can cause shorter overlaps.
 const MIN_EXCESS_NS: u64 = 10_000;
-/// Denominator N: an impossible duration must also exceed the possible duration by more than 1/N of the stream's busy
-/// time.
+/// Denominator N of a share: a duration counts as impossible only if it exceeds the possible duration by more than 1/N
+/// of the stream's busy time.
 const MIN_EXCESS_PART: u64 = 100;
-/// If a wait for an activity returned, its duration is impossible only if it lasts more than this many ns past this
-/// return. The clocks of the host and of the GPU differ as well, but by less than 1 us in the traces examined so far.
+/// If a wait for an activity returned before the activity's end, the duration counts as impossible only if this end
+/// comes more than this many ns after the return. The limit allows for differences between the clocks of the host and
+/// of the GPU, which are below 1 us in the traces examined so far.
 const MIN_WAIT_EXCESS_NS: u64 = 100_000;
-/// An activity shows that the clocks of host and GPU differ only if it ends more than this many ns after a wait for it
-/// returned.
+/// If an activity ends after a wait for it returned, this shows that the clocks of host and GPU differ only if the time
+/// between the two exceeds this many ns.
 const MIN_CLOCK_ERROR_NS: u64 = 1_000_000;
-/// Denominator N: waits are used as evidence only if at most 1/N of the activities end after a wait for them returned.
+/// Denominator N of a share: waits are used as evidence only if at most 1/N of the activities end after a wait for them
+/// returned.
 const MAX_OUTLASTING_PART: u64 = 10;
-/// Maximum duration of an activity in ns: one day. A duration of more than one day is impossible even if no other fact
-/// contradicts it.
+/// Maximum duration of an activity in ns: one day. A longer duration is impossible even if nothing else contradicts it.
 const MAX_DURATION_NS: u64 = 86_400_000_000_000;
 /// Substring of the names of all API calls that can use programmatic dependent launch, which are `cudaLaunchKernelExC`
 /// and `cuLaunchKernelEx`.
 const PROGRAMMATIC_LAUNCH: &str = "LaunchKernelEx";
 
-/// Number of overlapping activities, and the total time by which they begin too early.
+/// Number of overlaps between activities, and the total duration of the overlaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaps {
     /// Number of activities that begin before the previous activity on their stream ends.
     pub count: u64,
-    /// Total time by which these activities begin too early, in ns.
+    /// Total time in ns from the begins of these activities to the ends of the activities before them.
     pub nanos: u64,
 }
 
@@ -58,7 +59,7 @@ pub struct ImpossibleDuration {
     pub start: Nanos,
     /// Recorded duration, in ns.
     pub raw_ns: u64,
-    /// Maximum possible duration in ns, given the contradicting fact.
+    /// Maximum duration in ns that is possible according to the contradicting fact.
     pub clamped_ns: u64,
     /// Fact that contradicts the recorded duration.
     pub contradiction: DurationContradiction,
@@ -69,7 +70,7 @@ pub struct ImpossibleDuration {
 pub enum DurationContradiction {
     /// Later work on the stream began before the activity's recorded end.
     LaterWork,
-    /// A wait for the GPU, called after the activity's launch, returned before the activity's recorded end.
+    /// A wait for the GPU that was called after the activity's launch returned before the activity's recorded end.
     Wait,
     /// The activity lasts more than a day.
     TooLong,
@@ -82,10 +83,10 @@ pub struct StreamOrder {
     pub doubtful: Overlaps,
     /// Overlaps of kernels that were probably launched with programmatic dependent launch.
     pub programmatic: Overlaps,
-    /// Activities that ended after a wait for them had returned. The total time is measured from the returns of the
-    /// waits to the ends of the activities.
+    /// Activities that ended after a wait for them had returned. The field `nanos` is the total time from the returns
+    /// of the waits to the ends of the activities.
     pub after_wait: Overlaps,
-    /// Impossible durations, sorted by excess over the possible duration, the largest excess first.
+    /// Impossible durations, sorted by the time by which they exceed the possible duration, the longest time first.
     pub impossible: Vec<ImpossibleDuration>,
     /// Total of all recorded durations, in ns.
     pub raw_ns: u64,
@@ -111,7 +112,7 @@ impl StreamOrder {
 }
 
 /// Compares the times of all activities on each stream. Activities without a stream in the trace are not compared with
-/// each other. The function changes the order of the activities in `work`.
+/// each other. Also changes the order of the activities in `work`.
 pub fn check_stream_order(
     profile: &Profile,
     work: &mut WorkSpans,
@@ -121,8 +122,8 @@ pub fn check_stream_order(
     let attributes = work.take_attributes();
     let WorkSpans { spans, streams, .. } = work;
     order.first = spans.iter().map(|span| Nanos(span.start)).min().unwrap_or_default();
-    // Overlaps shorter than the resolution do not count, because the end of an activity and the start of the next
-    // activity are rounded.
+    // Overlaps shorter than the resolution of the times do not count, because the end of an activity and the start of
+    // the next activity are rounded.
     order.quarter_micros =
         order.whole_micros == Some(false) && linked.is_some_and(|linked| has_quarter_micros(spans, linked));
     let resolution = match order.whole_micros {
@@ -134,7 +135,7 @@ pub fn check_stream_order(
     streams.sort(spans);
     sort_by_stream(spans);
     let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default(), attributes };
-    // If there are several CUDA contexts, it is unknown for which context a thread waited.
+    // If the run has several CUDA contexts, it is unknown for the work of which context a thread waited.
     let waited = match streams.are_of_one_context() {
         true => WaitedWork::find(profile, &work.waits.of_devices(profile), spans, &work.pending),
         false => WaitedWork::default(),
@@ -177,9 +178,9 @@ const QUARTERS_NS: u64 = 350;
 /// Minimum number of activities for the conclusion that times were rounded to a quarter of a microsecond.
 const MIN_ROUNDED: usize = 8;
 
-/// Whether all times were stored as floating-point numbers of microseconds since 1970 at some point. Floating-point
-/// numbers of microseconds since 1970 are multiples of 0.25 us. Times are stored in this way if a program such as
-/// Python's `json` module rewrote the file.
+/// Whether all times look as if they had once been stored as floating-point numbers of microseconds since 1970. At the
+/// size of times since 1970, floating-point numbers of microseconds are multiples of 0.25 us. Times are stored in this
+/// way if a program such as Python's `json` module rewrote the file.
 fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
     let is_quarter = |span: &WorkSpan| {
         let fraction = i64::try_from(span.start).unwrap_or(0).saturating_sub(linked.offset).rem_euclid(1000);
@@ -188,13 +189,13 @@ fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
     linked.clock_base == Some(0) && spans.len() >= MIN_ROUNDED && spans.iter().all(is_quarter)
 }
 
-/// Sorts activities by stream and time. Activities with equal stream and times are sorted by launch, so that the result
-/// is deterministic.
+/// Sorts activities by stream and time. Activities with equal stream and times are sorted by launch, so that the order
+/// is always the same.
 fn sort_by_stream(spans: &mut [WorkSpan]) {
     spans.sort_unstable_by_key(|span| (span.stream(), span.start, span.end, span.launch_key(), span.work));
 }
 
-/// Marks the activities of launches with several activities as graph nodes. If a trace does not mark graph nodes, a
+/// If a launch has several activities, marks these activities as graph nodes. Some traces do not mark graph nodes, so a
 /// launch with several activities is assumed to be a graph launch.
 fn mark_graph_nodes(spans: &mut [WorkSpan]) {
     spans.sort_unstable_by_key(WorkSpan::launch_key);
@@ -209,8 +210,8 @@ fn mark_graph_nodes(spans: &mut [WorkSpan]) {
 /// Results of comparing the activities of a run with the waits for these activities.
 #[derive(Debug, Default)]
 struct WaitedWork {
-    /// For each activity, the time at which a wait for it returned, or [`u64::MAX`] if no such wait is known. The list
-    /// of times is empty if the waits are not usable as evidence.
+    /// For each activity, the time at which a wait for it returned, or [`u64::MAX`] if no such wait is known. This list
+    /// is empty if the waits are not usable as evidence.
     ends: Vec<u64>,
     after_wait: Overlaps,
 }
@@ -228,8 +229,9 @@ impl WaitedWork {
         let wait_end = |span: &WorkSpan| {
             let (thread, time) = thread(span.launched()?)?;
             let end = waits.end_after(thread, time)?;
-            // A wait is used only if the thread launches again before the activity's end. This condition excludes the
-            // waits of threads that wait for several GPUs in turn and launch nothing between the waits.
+            // A wait is used only if the waiting thread launches again before the recorded end of the activity. A
+            // thread that waits for several GPUs in turn launches nothing between its waits, so this condition excludes
+            // its waits.
             let next = launches.get(launches.partition_point(|launch| *launch < (thread, end)));
             next.is_some_and(|(of, time)| *of == thread && *time < span.end).then_some(end)
         };
@@ -237,14 +239,14 @@ impl WaitedWork {
         let pairs = || spans.iter().zip(ends.iter().copied());
         let stretched = pairs().filter(|(span, end)| is_stretched(span, *end)).count() as u64;
         let after_wait = count_after_wait(pairs());
-        // If many activities end after their waits returned, the waits may have been for another GPU.
+        // If many activities end after a wait for them returned, the threads may have waited for a different GPU.
         let is_rare = stretched.saturating_mul(MAX_OUTLASTING_PART) <= spans.len() as u64;
         Self { ends: if is_rare { ends } else { Vec::new() }, after_wait }
     }
 }
 
-/// Counts the activities that ended long after a wait for them returned. The result is 0 unless all work begins long
-/// after its launch. If some work begins right after its launch, the clocks of the host and of the GPU do not differ.
+/// Counts the activities that ended long after a wait for them returned. Returns 0 if any work begins right after its
+/// launch, because then the clocks of the host and of the GPU do not differ.
 fn count_after_wait<'a>(spans: impl Iterator<Item = (&'a WorkSpan, u64)>) -> Overlaps {
     let (mut sum, mut min_delay) = (Overlaps::default(), u64::MAX);
     for (span, end) in spans {
@@ -268,7 +270,8 @@ struct ProgrammaticCalls<'a> {
     attributes: IdMap<CorrelationId, bool>,
 }
 
-/// Class of a launch call. The class states how strictly the launched work keeps the order of its stream.
+/// Class of a launch call. The class determines by how much the launched work may overlap the previous work on its
+/// stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaunchClass {
     /// The call may have used programmatic dependent launch.
@@ -276,7 +279,7 @@ enum LaunchClass {
     /// The work may have run on an AMD GPU. On AMD GPUs, the recorded start of a kernel can be up to 1 us before the
     /// end of the previous kernel.
     MaybeAmd,
-    /// Any other call. The launched work runs in stream order.
+    /// Any other call. Work launched by such a call runs in stream order.
     Ordered,
 }
 
@@ -301,7 +304,7 @@ struct OneStream<'a> {
     key: StreamKey,
     /// For each activity, the class of the call that launched it.
     launches: Vec<LaunchClass>,
-    /// For each activity, the time at which a wait for it returned, as in [`WaitedWork`].
+    /// For each activity, the time at which a wait for it returned (see [`WaitedWork`]).
     wait_ends: &'a [u64],
     resolution: u64,
 }
@@ -337,8 +340,8 @@ impl OneStream<'_> {
     }
 
     /// Finds the activities with impossible durations. An activity has an impossible duration if it ended after a later
-    /// activity on the stream began, or after a wait for it returned. Calls `clamp` with the position and the latest
-    /// possible end of each activity found.
+    /// activity on the stream began, or after a wait for it returned. For each activity found, calls `clamp` with the
+    /// position and the latest possible end of the activity.
     fn find_impossible(&self, found: &mut Vec<ImpossibleDuration>, clamp: &mut dyn FnMut(usize, u64)) {
         let suspects = self.suspects();
         let excess = |suspect: &Suspect| self.spans[suspect.at].end - suspect.end;
@@ -362,9 +365,9 @@ impl OneStream<'_> {
         }
     }
 
-    /// Returns the activities whose durations may be impossible, each with its contradiction.
+    /// Returns the activities whose durations may be impossible, each with the fact that contradicts its duration.
     fn suspects(&self) -> Vec<Suspect> {
-        // For each index, the index of the first activity at or after it that is not a graph node.
+        // Element i of `nexts` is the index of the first activity at index i or later that is not a graph node.
         let mut next = self.spans.len();
         let mut nexts = vec![next; next + 1];
         for at in (0..self.spans.len()).rev() {
@@ -393,8 +396,8 @@ impl OneStream<'_> {
     }
 }
 
-/// Whether the activity began before the time `end` but lasts mostly after `end`. A wait for the activity returned at
-/// the time `end`.
+/// Whether most of the activity's duration lies after `end`, the time at which a wait for the activity returned,
+/// although the activity began before `end`.
 fn is_stretched(span: &WorkSpan, end: u64) -> bool {
     let excess = span.end.saturating_sub(end);
     excess > MIN_WAIT_EXCESS_NS && span.start < end && excess > span.nanos() / 2

@@ -2,11 +2,11 @@
 
 use std::thread;
 
-/// Minimum number of edges for which a second thread is started. The minimum number also applies to other items that
+/// Minimum number of edges for which a second thread is started. The same minimum applies to lists of other items that
 /// take a few ns each. Starting a thread takes about 50 us.
 const MIN_LARGE: usize = 1 << 16;
 
-/// Whether this number of edges justifies a second thread.
+/// Whether `edges` is a number of edges for which it pays to start a second thread.
 pub(super) fn is_large(edges: usize) -> bool {
     edges >= MIN_LARGE
 }

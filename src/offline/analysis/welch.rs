@@ -1,8 +1,8 @@
 //! Tests whether the average durations of two runs differ by more than chance. The test is Welch's t-test, two-sided,
 //! at a significance level of 0.001. The test assumes that durations are independent of each other.
 
-/// Number, total and spread of a set of durations. Number, total and spread suffice to compare the averages of two
-/// sets.
+/// Number, total and spread of a set of durations. These three values suffice to compare the average of the set with
+/// the average of another set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Durations {
     /// Number of durations.
@@ -25,14 +25,15 @@ impl Durations {
     /// Creates the statistics from the number of durations, their sum and the sum of their squares.
     pub fn from_sums(count: u64, nanos: u64, squares: u128) -> Self {
         let (all, number) = (u128::from(nanos).pow(2), u128::from(count.max(1)));
-        // The numbers are subtracted as integers, before the conversion to `f64`, because they may be large and nearly
-        // equal.
+        // The two numbers may be large and nearly equal. So they are subtracted as integers, and the difference is
+        // converted to `f64`.
         let whole = squares.saturating_sub(all / number) as f64;
         let squares = (whole - (all % number) as f64 / number as f64).max(0.0);
         Self { count, nanos, squares }
     }
 
-    /// Adds all durations of `other`. The result is the same as adding each duration with [`Durations::add`].
+    /// Adds all durations of `other`. Adding each duration of `other` with [`Durations::add`] would give the same
+    /// statistics.
     pub fn add_all(&mut self, other: Self) {
         let (count, distance) = (self.count + other.count, self.mean() - other.mean());
         let between = self.count as f64 * other.count as f64 / count.max(1) as f64;
@@ -40,8 +41,9 @@ impl Durations {
         (self.count, self.nanos) = (count, self.nanos.saturating_add(other.nanos));
     }
 
-    /// Joins the durations of two kinds of work. The result contains only the spread within `self` and the spread
-    /// within `other`, because the two kinds have different means.
+    /// Joins the durations of two kinds of work. The joined spread contains the spread within `self` and the spread
+    /// within `other`. It does not contain the difference between the two means, because different kinds of work have
+    /// different means.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -69,7 +71,7 @@ pub enum DurationChange {
     Sure,
     /// The change of the average duration may be due to chance.
     Unsure,
-    /// There are fewer than five durations before or after the change, which are too few for a conclusion.
+    /// No conclusion is possible, because there are fewer than five durations before or after the change.
     TooFew,
     /// The kind of work did not occur before the change.
     New,
@@ -90,7 +92,8 @@ impl DurationChange {
     }
 }
 
-/// Minimum number of durations before the change, and minimum number of durations after it, for a conclusion.
+/// Minimum number of durations on each side of the comparison (before and after the change) that is needed for a
+/// conclusion.
 const MIN_DURATIONS: u64 = 5;
 /// Two-sided quantile of the standard normal distribution for a probability of 0.001.
 const Z_ONE_IN_1000: f64 = 3.2905;
@@ -112,7 +115,8 @@ pub fn compare_durations(before: Durations, after: Durations) -> DurationChange 
 fn differs_beyond(before: Durations, after: Durations, z: f64) -> bool {
     let distance = (after.mean() - before.mean()).abs();
     let spread = (before.variance_of_mean() + after.variance_of_mean()).sqrt();
-    // If the durations before the change are all equal, and those after it too, every difference is significant.
+    // If all durations before the change are equal, and all durations after the change are equal too, every difference
+    // between them is significant.
     match spread > 0.0 {
         true => distance / spread > critical_t(degrees_of_freedom(before, after), z),
         false => distance > 0.0,

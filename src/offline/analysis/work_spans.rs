@@ -11,14 +11,14 @@ use gpuflame_model::record::{
 };
 use gpuflame_traces::import::LinkReport;
 
-/// Maximum number of stored launches without an activity. If there are more launches without an activity, idle time can
-/// usually not be explained.
+/// Maximum number of stored launches without an activity. If a run has more launches without an activity than this
+/// maximum, its idle time can usually not be explained.
 const MAX_PENDING: usize = 1 << 16;
 
 /// A [`Sink`] that stores the times and streams of activities.
 ///
-/// [`check_stream_order`](super::check_stream_order) compares the activities. [`PlausibleSpans`] contains the
-/// activities that findings count.
+/// [`check_stream_order`](super::check_stream_order) compares the stored activities with each other. [`PlausibleSpans`]
+/// is made from them for the findings.
 #[derive(Debug)]
 pub struct WorkSpans {
     /// Encoded activities, until [`WorkSpans::unpack`] decodes them.
@@ -28,8 +28,8 @@ pub struct WorkSpans {
     limit: usize,
     /// Number of activities that are not stored because the limit was reached.
     skipped: u64,
-    /// Recorded starts and ends of the activities without usable times. The list is `None` if activities without usable
-    /// times are not stored.
+    /// Recorded starts and ends of the activities without usable times. The list is `None` if the sink does not store
+    /// activities without usable times.
     untimed: Option<Vec<(u64, u64)>>,
     /// For each launch whose attributes were recorded, whether the launch is programmatic.
     attributes: IdMap<CorrelationId, bool>,
@@ -39,7 +39,7 @@ pub struct WorkSpans {
     pub(super) pending: Vec<Launched>,
 }
 
-/// Streams of a run. The index of a stream is stored in each [`WorkSpan`].
+/// Streams of a run. Each [`WorkSpan`] contains the index of its stream.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     keys: Vec<StreamKey>,
@@ -107,8 +107,8 @@ impl WorkSpans {
         Self { untimed: Some(Vec::new()), ..Self::bounded(usize::MAX) }
     }
 
-    /// Returns the starts and ends of the stored activities, in no particular order. Call this function before
-    /// activities are compared.
+    /// Returns the starts and ends of the stored activities, in no particular order. Call `times` before the activities
+    /// are decoded for a comparison.
     pub(super) fn times(&self) -> impl Iterator<Item = (u64, u64)> {
         let untimed = self.untimed.iter().flatten().copied();
         self.packed.iter().map(|op| (op.start, op.end)).chain(untimed)
@@ -121,7 +121,7 @@ impl WorkSpans {
         self.packed.take_all(|op| spans.push(op.into()));
     }
 
-    /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds. Other
+    /// Whether the times are in whole microseconds. Only text formats contain times in whole microseconds. All other
     /// formats, such as recordings, contain nanoseconds. Returns `None` if there are no times.
     pub fn whole_micros(&mut self, linked: Option<&LinkReport>) -> Option<bool> {
         self.unpack();
@@ -210,8 +210,8 @@ impl WorkSpan {
         (self.stream_and_flags & IS_LAUNCHED != 0).then_some(self.launch)
     }
 
-    /// Returns the correlation id and time of the activity's launch, if the launch is known. The correlation id and the
-    /// time together identify the launch.
+    /// Returns the correlation id and time of the activity's launch, if the launch is known. Neither the correlation id
+    /// nor the time alone identifies a launch.
     pub(super) fn launch_key(&self) -> Option<(u32, Nanos)> {
         self.launched().map(|launched| (self.correlation.0, launched.time))
     }
@@ -256,7 +256,7 @@ pub struct PlausibleSpans {
 }
 
 impl PlausibleSpans {
-    /// Creates the list of plausible activities from `all`. Activities with implausible durations are cut off or
+    /// Creates the list of plausible activities from `all`. An activity with an implausible duration is cut off or
     /// removed.
     pub fn new(mut all: WorkSpans) -> Self {
         all.unpack();
@@ -293,21 +293,21 @@ impl PlausibleSpans {
         self.stream_of(span).0
     }
 
-    /// Returns for how many ns at least one GPU was busy in the steady part of a run. Returns `None` if some activities
-    /// were not stored, or if the duration of an activity is implausible.
+    /// Returns the time in ns in which at least one GPU was busy in the steady part of a run. Returns `None` if some
+    /// activities were not stored, or if the duration of an activity is implausible.
     pub fn work_time(&self, steady: Option<SteadyPart>) -> Option<u64> {
         self.union(steady, &|_| true)
     }
 
-    /// Returns for how many ns a GPU ran at least one kernel in the steady part of a run. Returns `None` if some
-    /// activities were not stored, or if the duration of an activity is implausible.
+    /// Returns the time in ns in which a GPU ran at least one kernel in the steady part of a run. Returns `None` if
+    /// some activities were not stored, or if the duration of an activity is implausible.
     pub fn kernel_time(&self, device: DeviceId, steady: Option<SteadyPart>) -> Option<u64> {
         self.union(steady, &|span| {
             self.device_of(span) == device && matches!(span.work, Work::Kernel(_) | Work::Graph)
         })
     }
 
-    /// Returns for how many ns at least one activity that `counts` selects ran in the steady part of a run.
+    /// Returns the time in ns in which at least one activity that `counts` selects ran in the steady part of a run.
     fn union(&self, steady: Option<SteadyPart>, counts: &dyn Fn(&WorkSpan) -> bool) -> Option<u64> {
         let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
         let (mut nanos, mut until) = (0_u64, begin);
@@ -324,8 +324,8 @@ impl PlausibleSpans {
 /// Maximum error in ns of times that are rounded to whole microseconds.
 pub(super) const MICROSECOND_NS: u64 = 1000;
 
-/// Whether all times differ from each other by whole microseconds. Differences between times do not depend on the
-/// offset of the clock. Returns `None` if there are no activities.
+/// Whether all times differ from each other by whole microseconds. Differences are tested because, unlike the times
+/// themselves, they do not depend on the offset of the clock. Returns `None` if there are no activities.
 fn has_whole_micros(spans: &[WorkSpan]) -> Option<bool> {
     let first = spans.first()?.start;
     Some(spans.iter().all(|span| {

@@ -1,5 +1,5 @@
-//! Recognizes the collective or message that a communication kernel executes. The kernel's name and the operators that
-//! launched the kernel show which collective or message it is.
+//! Recognizes the collective or message that a communication kernel executes. The name of the kernel, and the operators
+//! that launched it, show which collective or message the kernel executes.
 
 use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_traces::execution::Values;
@@ -13,12 +13,12 @@ pub enum Communication {
     Send,
     /// A message that is received from another rank.
     Receive,
-    /// A collective, with its `CollectiveCommType` if the names show this type.
+    /// A collective. Its `CollectiveCommType` is given if the names show it.
     Collective(Option<u64>),
 }
 
-/// Substrings of names, each with the matching code of `CollectiveCommType`. The characters `_` and `-` are removed
-/// from names before the search.
+/// Substrings of the names of kernels and operators, each with the code of `CollectiveCommType` for which it stands.
+/// The characters `_` and `-` are removed from names before the search.
 const COLLECTIVES: [(&str, u64); 7] = [
     ("allreduce", 0),
     ("reducescatter", 7),
@@ -43,8 +43,8 @@ pub fn communication(linked: &LinkedTrace<'_>, gpu: &GpuNode) -> Option<(Communi
     let names: Vec<String> =
         callers.iter().map(|at| squeezed(&linked.trace.nodes[*at].name.decode())).collect();
     let kernel = squeezed(name);
-    // All-to-all, send and receive run the same kernel, so only the names of operators distinguish them. For all other
-    // collectives, the kernel's name is the best evidence.
+    // An all-to-all, a send and a receive run the same kernel, so only the names of the operators distinguish these
+    // three. For all other collectives, the kernel's name is the best evidence.
     let is_point_to_point = kernel.contains("sendrecv");
     let all = names.iter().map(String::as_str);
     let texts: Vec<&str> =
@@ -69,7 +69,7 @@ pub fn communication(linked: &LinkedTrace<'_>, gpu: &GpuNode) -> Option<(Communi
     Some((what, bytes.unwrap_or(0), group.unwrap_or_default()))
 }
 
-/// Returns the operator that launched the GPU work, and up to three callers of this operator.
+/// Returns the names of the operator that launched the GPU work and of up to three of its callers.
 fn callers(linked: &LinkedTrace<'_>, parent: usize) -> Vec<usize> {
     const MAX_CALLERS: usize = 4;
     let next = |at: &usize| linked.trace.nodes[*at].parent;

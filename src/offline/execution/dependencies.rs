@@ -1,5 +1,5 @@
-//! Finds the dependencies between operators and GPU work. The dependencies between callers and the operators that they
-//! called are already known.
+//! Finds the dependencies between operators and GPU work. The dependencies of operators on their callers are not found
+//! here, because the execution trace contains them.
 //!
 //! | from | to | known from |
 //! |---|---|---|
@@ -17,28 +17,29 @@ use super::order::Order;
 use super::pairing::Pairs;
 use gpuflame_traces::execution::{ExecutionTrace, HostCall, Kineto, Work};
 
-/// Minimum pause of a thread in ns. After a pause of this duration, the thread's next operator is assumed to depend on
-/// another thread. Chakra's linker uses the same limit for pauses.
+/// Minimum pause of a thread in ns. After a pause of at least this duration, the thread's next operator is assumed to
+/// depend on an operator of another thread. Chakra's linker uses the same limit for pauses.
 const MIN_PAUSE_NS: i64 = 1_000_000;
-/// Tolerance in ns for times that are truncated to whole microseconds.
+/// Tolerance in ns for comparisons of times that are truncated to whole microseconds.
 const ROUNDING_NS: i64 = 1000;
 /// Maximum number of launches before or after a wait that are examined to find the awaited work.
 const MAX_LAUNCHES: usize = 4096;
-/// Maximum number of earlier operations that are examined to find an operation that has ended.
+/// Maximum number of earlier operations on a stream that are examined to find an operation that has ended.
 const MAX_OVERLAPS: usize = 256;
 
-/// Dependencies of each node of the graph. A dependency is given as the index of the node that comes first.
+/// Dependencies of each node of the graph. A dependency is given as the index of the node on which the node depends.
 #[derive(Debug, Default)]
 pub struct Dependencies {
     /// For each operator, the previous operator of the same thread.
     pub thread: Vec<Option<u32>>,
-    /// For each operator that is the first one after a pause of its thread, the last operator of another thread.
+    /// For each operator that is the first operator after a pause of its thread, the operator of another thread that
+    /// began last before it.
     pub inter_thread: Vec<Option<u32>>,
-    /// For each operator, the GPU work for which the thread waited before it ran the operator.
+    /// For each operator, the GPU work for which its thread waited before the operator.
     pub host_waits: Vec<Vec<u32>>,
     /// For each GPU operation, the previous operation on the same stream.
     pub stream: Vec<Option<u32>>,
-    /// For each GPU operation, the GPU work on other streams for which its stream waited.
+    /// For each GPU operation, the GPU work on other streams that its stream waited for before it.
     pub stream_waits: Vec<Vec<u32>>,
     /// Number of dependencies that were omitted because the times contradict them.
     pub contradicted: u64,
@@ -94,7 +95,7 @@ impl Graph<'_> {
         self.work(first).end <= self.work(second).start.saturating_add(self.slack())
     }
 
-    /// Returns the calls of the process that recorded the execution trace.
+    /// Returns the calls made by the process that recorded the execution trace.
     fn own_calls(&self) -> impl Iterator<Item = &HostCall> {
         self.kineto.calls.iter().filter(|call| self.pairs.own_threads[call.thread as usize])
     }
@@ -113,11 +114,11 @@ impl Graph<'_> {
             let mut is_first = false;
             for &op in ops {
                 let HostOpTimes { start, end: own_end, thread } = self.times(op);
-                // If the operator after the pause is not in the execution trace, the pause counts for the next operator
-                // that is in it.
+                // If the first operator after a pause is not in the execution trace, the next operator that is in the
+                // execution trace counts as the first operator after the pause.
                 is_first |= end == i64::MIN || start.saturating_sub(end) > MIN_PAUSE_NS;
-                // The pause is measured between operators inside a range, because a range that waits for another thread
-                // stays open.
+                // Operators inside a range count too, because a range stays open while the thread waits for another
+                // thread.
                 end = own_end;
                 let Some(node) = self.node(op) else { continue };
                 if let Some(previous) = previous.filter(|previous| self.check(*previous, node, found)) {
@@ -154,8 +155,8 @@ impl Graph<'_> {
     }
 
     /// Makes each GPU operation depend on the last operation on its stream that had ended when the GPU operation began.
-    /// The previous operation on the stream may still have run at this time, because nodes of a graph can overlap on
-    /// one stream. An operation on an unknown stream gets no dependency on a previous operation.
+    /// The directly preceding operation may not have ended at this time, because nodes of a graph can overlap on one
+    /// stream. An operation on an unknown stream gets no dependency on a previous operation.
     fn add_streams(&self, found: &mut Dependencies) {
         let mut streams: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in 0..self.gpu.len() {
@@ -186,8 +187,8 @@ impl Graph<'_> {
         }
     }
 
-    /// Adds the recorded waits of streams. The first operation launched after the waiting call depends on recorded
-    /// work. This work is the last operation launched before the call that recorded the CUDA event.
+    /// Adds the recorded waits of streams. For each wait, the first operation launched after the waiting call depends
+    /// on the last operation launched before the call that recorded the CUDA event.
     fn add_recorded_stream_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let calls: HashMap<u64, &HostCall> =
             self.own_calls().filter_map(|call| Some((call.correlation?, call))).collect();
@@ -204,7 +205,7 @@ impl Graph<'_> {
 
     /// Adds waits of streams if there are no wait records. The streams of a wait are derived from the launches before
     /// and after the wait. The thread's next launch is assumed to have waited for the last earlier launch on another
-    /// stream. A wait of a stream is omitted if the times contradict it.
+    /// stream. If the recorded times contradict a wait, it is omitted.
     fn add_stream_waits_by_calls(&self, launches: &Launches, found: &mut Dependencies) {
         for call in self.own_calls() {
             if !matches!(
@@ -228,7 +229,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Makes the next operator of a thread depend on the GPU work for which the thread's call waited.
+    /// For each call that waited for GPU work, makes the thread's next operator depend on this work.
     fn add_host_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let streams: HashMap<u64, u32> =
             self.kineto.waits.iter().filter_map(|wait| Some((wait.correlation?, wait.stream?))).collect();
@@ -281,7 +282,7 @@ fn waits_for_all(name: &str) -> Option<bool> {
     }
 }
 
-/// Launch of a GPU node's work by a call.
+/// Launch of the GPU operation of a GPU node.
 #[derive(Clone, Copy, Debug)]
 struct Launch {
     time: i64,
@@ -315,7 +316,7 @@ impl Launches {
         Self { all }
     }
 
-    /// Returns the last launches before `time`, starting with the latest launch.
+    /// Returns up to [`MAX_LAUNCHES`] launches before `time`, the latest launch first.
     fn before(&self, time: i64) -> impl Iterator<Item = &Launch> {
         let end = self.all.partition_point(|launch| launch.time < time);
         self.all[..end].iter().rev().take(MAX_LAUNCHES)

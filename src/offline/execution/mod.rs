@@ -1,13 +1,13 @@
-//! Joins PyTorch's execution trace (ET) with Kineto's timeline of the same run. The result of the join is a graph of
-//! operators and GPU work with times and dependencies.
+//! Joins PyTorch's execution trace (ET) with Kineto's timeline of the same run. The joined data forms a graph of
+//! operators and GPU work, with times and dependencies.
 //!
 //! ```text
 //! ET node --rf_id--> operator of Kineto --encloses--> call --correlation--> GPU work
 //! ```
 //!
-//! Each node of the graph has an index. The indexes of the execution trace's nodes come first, in the order of the
-//! trace, followed by the GPU operations in order of time. If a node depends on another node, the other node comes
-//! earlier in `order`. Therefore the graph of dependencies has no cycles.
+//! Each node of the graph has an index. The nodes of the execution trace have the first indexes, in the order of the
+//! trace. The GPU operations have the following indexes, in order of time. In `order`, each node comes after all nodes
+//! on which it depends. Therefore the graph of dependencies has no cycles.
 
 mod communication;
 mod dependencies;
@@ -75,11 +75,11 @@ pub struct GpuNode {
 /// Method by which nodes were paired with operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PairedBy {
-    /// Pairs were found by equal ids, which are the `rf_id` of the node and the `Record function id` of the operator.
+    /// A node and an operator form a pair if the `rf_id` of the node equals the `Record function id` of the operator.
     #[default]
     RecordFunction,
-    /// Pairs were found by the order of the operators' names on each thread, because the timeline has no `Record
-    /// function id`.
+    /// The timeline has no `Record function id`, so pairs were found by the order of the operators' names on each
+    /// thread.
     NameOrder,
 }
 
@@ -88,10 +88,10 @@ pub enum PairedBy {
 pub struct Coverage {
     /// Method by which operators were paired.
     pub paired_by: PairedBy,
-    /// Number of positions in the timeline at which the execution trace fits. The number of positions is greater than 1
-    /// only for [`PairedBy::NameOrder`].
+    /// Number of positions in the timeline at which the execution trace fits. This number is greater than 1 only for
+    /// [`PairedBy::NameOrder`].
     pub fitting_places: u64,
-    /// Number of nodes that are not paired because the operator with the same id has another name.
+    /// Number of nodes that are not paired because the node and the operator with the same id have different names.
     pub other_names: u64,
     /// Number of nodes that are operators or ranges.
     pub operators: u64,
@@ -107,8 +107,8 @@ pub struct Coverage {
     pub work_linked_ns: u64,
     /// Number of GPU operations that are not linked to an operator, for each reason.
     pub unlinked: [u64; Unlinked::ALL.len()],
-    /// Number of GPU operations whose launching call is ambiguous, because calls of several processes have the same
-    /// correlation id.
+    /// Number of GPU operations for which it is ambiguous which call launched them, because calls of several processes
+    /// have the same correlation id.
     pub ambiguous: u64,
     /// Number of dependencies that were omitted because the times contradict them.
     pub contradicted: u64,

@@ -6,20 +6,19 @@ use std::collections::HashMap;
 
 use gpuflame_traces::execution::Kineto;
 
-/// Tolerance in ns for times that are truncated to whole microseconds.
+/// Tolerance in ns for comparisons of times that are truncated to whole microseconds.
 const ROUNDING_NS: i64 = 1000;
 
 /// Nesting of operators and calls, derived from their start and end times.
 #[derive(Debug, Default)]
 pub(super) struct Nesting {
-    /// Operator that encloses each operator, if any.
+    /// For each operator, the innermost operator that encloses it, or `None`.
     pub(super) op_parents: Vec<Option<usize>>,
-    /// Innermost operator that encloses each call, if any.
+    /// For each call, the innermost operator that encloses it, or `None`.
     pub(super) call_ops: Vec<Option<usize>>,
-    /// Time in ns that each operator spent outside of the operators that it called.
+    /// For each operator, the time in ns that it spent outside of the operators that it called.
     pub(super) exclusive: Vec<u64>,
-    /// Operators of each thread, sorted by start. An operator that encloses other operators comes before these
-    /// operators.
+    /// Operators of each thread, sorted by start. If an operator encloses other operators, it comes before them.
     pub(super) threads: Vec<Vec<usize>>,
 }
 
@@ -76,11 +75,11 @@ impl Nesting {
         }
     }
 
-    /// Corrects the operator of each call by the call's External id, if the operator with this id was open at the time
-    /// of the call. If one operator ends and another operator starts in the same microsecond, the times alone could
-    /// give the wrong operator.
+    /// For each call, replaces the enclosing operator by the operator with the call's External id, if this operator was
+    /// open at the time of the call. This matters if one operator ends and another operator starts in the same
+    /// microsecond, because then the times alone could give the wrong operator.
     fn trust_external_ids(&mut self, kineto: &Kineto, slack: i64) {
-        // Kineto before 2024 writes the correlation id instead of the call's External id.
+        // In the External id field of a call, Kineto before 2024 writes the correlation id instead.
         if kineto.calls.iter().all(|call| call.external.is_none() || call.external == call.correlation) {
             return;
         }

@@ -19,7 +19,7 @@ impl Order {
     ) -> Self {
         let callers_first = callers_first(trace, host);
         // A node without recorded times gets the time of its caller. A node comes after its caller even if the node's
-        // recorded time is earlier.
+        // recorded start is earlier than that of the caller.
         let mut keys = vec![(i64::MIN, 0); trace.nodes.len()];
         for (at, &node) in callers_first.iter().enumerate() {
             let caller = trace.nodes[node].parent.map_or(i64::MIN, |parent| keys[parent].0);
@@ -58,7 +58,7 @@ fn callers_first(trace: &ExecutionTrace<'_>, host: &[Option<HostTimes>]) -> Vec<
         }
     }
     let key = |at: &usize| (host[*at].map(|times| times.start), trace.nodes[*at].rf_id, trace.nodes[*at].id);
-    // The sort is in reverse order, because nodes are removed from the end of the list.
+    // The nodes are sorted in descending order, because the next node is taken from the end of the list.
     let sort = |nodes: &mut Vec<usize>| nodes.sort_by_key(|at| std::cmp::Reverse(key(at)));
     sort(&mut open);
     let mut order = Vec::with_capacity(trace.nodes.len());

@@ -1,6 +1,6 @@
 //! Pairs the nodes of an execution trace with operators of the timeline. Pairs are found by the id that PyTorch gives
-//! to each execution of an operator. Old versions of PyTorch did not write the ids of executions to timelines. Pairs in
-//! such timelines are found by the order of names on each thread.
+//! to each execution of an operator. Old versions of PyTorch did not write the ids of executions to timelines. For such
+//! timelines, pairs are found by the order of the operators' names on each thread.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,15 +17,15 @@ pub(super) struct Pairs {
     pub(super) node_of_op: Vec<Option<usize>>,
     pub(super) paired_by: PairedBy,
     pub(super) fitting_places: u64,
-    /// Number of nodes that are not paired because the operator with the same id has another name.
+    /// Number of nodes that are not paired because the node and the operator with the same id have different names.
     pub(super) other_names: u64,
-    /// For each thread of the timeline, whether it belongs to the process of the execution trace. Only threads in the
-    /// process of the execution trace are paired, because ids are unique only within a process.
+    /// For each thread of the timeline, whether it belongs to the process of the execution trace. Only operators on
+    /// these threads are paired, because ids are unique only within a process.
     pub(super) own_threads: Vec<bool>,
 }
 
-/// Maximum percentage of operators that have the same id but another name in the two files. Two files of the same run
-/// normally have no operators with different names, but the limit tolerates names that a profiler changes.
+/// Maximum percentage of operators that have the same id but different names in the two files. If both files are from
+/// one run, the names are normally equal. The limit is above 0 because a profiler may change some names.
 const MAX_OTHER_NAMES_PERCENT: u64 = 10;
 
 impl Pairs {
@@ -83,8 +83,8 @@ impl Pairs {
                  runs, or of different parts of one run; record both in the same window",
             ));
         }
-        // Ids are unique only within a process. So the traces of two different runs contain the same ids, but with
-        // different names.
+        // Ids are unique only within a process. So two files from different runs contain the same ids, but the
+        // operators with these ids have different names.
         if pairs.other_names * 100 > found * MAX_OTHER_NAMES_PERCENT {
             let same = found - pairs.other_names;
             return Err(refuse(&format!(
@@ -99,8 +99,8 @@ impl Pairs {
         let mut pairs = Self { paired_by: PairedBy::NameOrder, ..Self::none(trace, kineto) };
         let numbers: HashMap<&str, u32> = kineto.names().zip(0..).collect();
         let mut threads = threads_of_ops(kineto, &pairs.own_threads);
-        // The thread of the execution trace that began first determines the position in the timeline. All other threads
-        // must fit after the position of the first thread.
+        // The thread of the execution trace that began first determines the position in the timeline. The operators of
+        // all other threads must fit at positions that do not begin earlier.
         let mut begin = i64::MIN;
         for nodes in threads_of_nodes(trace) {
             let names: Option<Vec<u32>> =
@@ -127,7 +127,7 @@ impl Pairs {
     }
 }
 
-/// Position in a thread of the timeline at which the operators of an execution trace thread fit.
+/// Position in a timeline thread at which the operator names are the same as in a thread of the execution trace.
 struct Fit<'a> {
     ops: &'a [usize],
     start: i64,
@@ -135,7 +135,7 @@ struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Finds the first fitting position that does not begin before `from`, and counts all fitting positions.
+    /// Finds the first fitting position that begins at `from` or later, and counts all fitting positions.
     fn find(names: &[u32], ops: &'a [usize], kineto: &Kineto, from: i64) -> Option<Self> {
         let mut first = None;
         let mut places = 0;
@@ -175,8 +175,8 @@ fn positions<T>(names: &[u32], all: &[T], name: impl Fn(&T) -> u32) -> Vec<usize
     found
 }
 
-/// Returns the timeline's operators for each thread in the process of the execution trace, in the order in which the
-/// operators began.
+/// For each timeline thread in the process of the execution trace, returns the operators in the order in which they
+/// began.
 fn threads_of_ops(kineto: &Kineto, own_threads: &[bool]) -> Vec<Vec<usize>> {
     let mut threads = vec![Vec::new(); kineto.threads.len()];
     kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(at));
@@ -192,8 +192,8 @@ fn threads_of_ops(kineto: &Kineto, own_threads: &[bool]) -> Vec<Vec<usize>> {
     threads
 }
 
-/// Returns the nodes of each execution trace thread, in the order in which the nodes began. The threads are sorted by
-/// the begin of their first node.
+/// For each thread of the execution trace, returns the nodes in the order in which they began. The threads are sorted
+/// by the begin of their first node.
 fn threads_of_nodes(trace: &ExecutionTrace<'_>) -> Vec<Vec<usize>> {
     let mut threads: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (at, node) in trace.nodes.iter().enumerate().filter(|(_, node)| node.rf_id.is_some()) {
@@ -205,8 +205,8 @@ fn threads_of_nodes(trace: &ExecutionTrace<'_>) -> Vec<Vec<usize>> {
     threads
 }
 
-/// For each timeline thread, returns whether it belongs to the process of the execution trace. If a file does not name
-/// the process, the thread counts as belonging to it.
+/// For each timeline thread, returns whether it belongs to the process of the execution trace. If one of the two files
+/// does not name its process, the thread counts as belonging to the process of the execution trace.
 fn own_threads(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Vec<bool> {
     let own = trace.header.pid.to_string();
     let is_own = |process: &str| trace.header.pid == 0 || process.is_empty() || process == own;

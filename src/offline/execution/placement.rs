@@ -19,14 +19,15 @@ pub enum Place {
 /// Reason why GPU work is not linked to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlinked {
-    /// The work was launched outside of the execution trace: by an operator that is not in it, or before its first or
-    /// after its last operator. Work that was launched outside of the execution trace is not in the output.
+    /// An operator that is not in the execution trace launched the work, or the work was launched before the first or
+    /// after the last operator of the execution trace. Work that was launched outside of the execution trace is not in
+    /// the output.
     Outside,
-    /// The call that launched the work is not inside an operator. Work without an operator is placed below the root of
-    /// its thread.
+    /// The call that launched the work is not inside an operator. Work that no operator launched is placed below the
+    /// root of the launching thread.
     InNoOperator,
-    /// The timeline has no call with the work's correlation id. Work without a call is placed below the root of the
-    /// process.
+    /// The timeline has no call with the work's correlation id. Work without a known call is placed below the root of
+    /// the process.
     NoCall,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Placements {
     pub(super) placed: Vec<(usize, usize, Place)>,
     /// For each GPU operation, the call that launched it.
     pub(super) calls: Vec<Option<usize>>,
-    /// Number of GPU operations for which calls of several processes may be the launch.
+    /// Number of GPU operations that calls of several processes may have launched.
     pub(super) ambiguous: u64,
     /// Number of unlinked GPU operations for each reason.
     pub(super) unlinked: [u64; Unlinked::ALL.len()],
@@ -92,11 +93,11 @@ struct Finder<'a> {
     kineto: &'a Kineto,
     pairs: &'a Pairs,
     nesting: &'a Nesting,
-    /// Pairs of a correlation id and its call, sorted. If the file contains several processes, an id may occur several
-    /// times.
+    /// Pairs of a correlation id and its call, sorted. An id may occur several times if the file contains several
+    /// processes.
     calls: Vec<(u64, usize)>,
-    /// Operators in the process of the execution trace, keyed by External id. The map of operators is empty if the
-    /// External ids of GPU work do not refer to operators.
+    /// Operators in the process of the execution trace, keyed by External id. This map is empty if the External ids of
+    /// GPU work do not refer to operators.
     ops: HashMap<u64, usize>,
     /// For each thread in the timeline, its root node.
     thread_roots: Vec<Option<usize>>,
@@ -154,14 +155,15 @@ impl<'a> Finder<'a> {
         (Some(last.copied().unwrap_or(first)), processes.len() != 1)
     }
 
-    /// Returns the parent node of a GPU operation, and the reason if the parent is not an operator.
+    /// Returns the parent node of a GPU operation. If the parent is not an operator, also returns the reason.
     fn place(&self, work: usize, call: Option<usize>) -> (Option<(usize, Place)>, Option<Unlinked>) {
         let Some(call) = call else {
             let named = self.kineto.work[work].external.and_then(|id| self.ops.get(&id));
             if let Some(node) = named.and_then(|op| self.node_around(*op)) {
                 return (Some((node, Place::Operator)), None);
             }
-            // If work has no call, it was launched before the recording began, or the profiler lost the call.
+            // If the call that launched the work is missing, the work was launched before the recording began, or the
+            // profiler lost the call.
             let is_inside = self.is_whole || self.kineto.work[work].start >= self.window.0;
             return (is_inside.then_some((self.root, Place::Root)), Some(Unlinked::NoCall));
         };
@@ -181,7 +183,8 @@ impl<'a> Finder<'a> {
         (Some((root, Place::Root)), Some(Unlinked::InNoOperator))
     }
 
-    /// Returns the node for `op`, or for the innermost operator around `op` that is in the execution trace.
+    /// Returns the node paired with `op`. If `op` is not in the execution trace, returns the node of the innermost
+    /// enclosing operator that is.
     fn node_around(&self, op: usize) -> Option<usize> {
         let mut around = Some(op);
         while let Some(op) = around {
@@ -194,8 +197,8 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Returns the root of the process. A node whose caller was lost also has no parent, but it has an `rf_id`, because it
-/// was executed.
+/// Returns the root of the process. The root has neither a parent nor an `rf_id`. A node whose caller was lost has no
+/// parent either, but it has an `rf_id`, because it was executed.
 fn process_root(trace: &ExecutionTrace<'_>) -> usize {
     let nodes = || trace.nodes.iter();
     let root = nodes().position(|node| node.parent.is_none() && node.rf_id.is_none());

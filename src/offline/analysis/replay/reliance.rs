@@ -48,8 +48,8 @@ pub enum Reliance {
     /// Launches with attributes may be programmatic, but this is not recorded. Rule: such a launch is programmatic if
     /// its kernel overlapped the previous kernel in the run.
     Attributes,
-    /// The launch of some work is not recorded. Rule: the work begins at the recorded time, or right after the work for
-    /// which it waits if this is later.
+    /// The launch of some work is not recorded. Rule: such work begins as early as the work for which it waits allows,
+    /// or at the recorded time if it waits for no recorded work.
     NoLaunch,
     /// The times of some work are not recorded.
     NoTimes,

@@ -1,10 +1,12 @@
-//! Computes the ideal durations of a job. Operations that should take equally long all get their average duration.
+//! Computes the ideal durations of a job. All operations that should take equally long get the average of their
+//! durations.
 
 use super::model::{Average, JobModel};
 
 impl JobModel {
-    /// Returns the ideal durations of all operations. Each set of equal operations gets its average duration over all
-    /// workers and steps. Computation gets its mean, and communication gets its median.
+    /// Returns the ideal durations of all operations. All operations of a set that should be equal get the average
+    /// duration of this set over all workers and steps. For computation, the average is the mean. For communication, it
+    /// is the median.
     pub(super) fn even_durations(&self) -> Vec<f64> {
         let lanes = self.lanes();
         let sets = self.ops.iter().map(|op| op.even_with + 1).max().unwrap_or(0);

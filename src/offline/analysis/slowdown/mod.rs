@@ -1,10 +1,11 @@
 //! Computes by how much stragglers slow down a training step. The job is simulated twice, once with the measured
-//! durations and once with even durations. The ratio of the two step times is the slowdown.
+//! durations and once with even durations. The slowdown is the step time with measured durations divided by the step
+//! time with even durations.
 //!
-//! Formulas and ideal values are taken from "Understanding Stragglers in Large Model Training Using What-if Analysis"
-//! (OSDI 2025). `docs/stragglers.md` states each rule of the computation. A [`JobModel`] describes a job for the
-//! simulation. [`pipeline`] builds a model from the operations of a pipeline, and [`ranks`] builds a model from the
-//! collectives of several ranks.
+//! The formulas and the rules for ideal durations are taken from "Understanding Stragglers in Large Model Training
+//! Using What-if Analysis" (OSDI 2025). `docs/stragglers.md` states each rule of the computation. A [`JobModel`]
+//! describes a job for the simulation. [`pipeline`] builds a model from the operations of a pipeline, and [`ranks`]
+//! builds a model from the collectives of several ranks.
 
 mod even;
 mod model;

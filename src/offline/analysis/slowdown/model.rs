@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 /// index `step * replicas + replica`.
 #[derive(Clone, Debug, Default)]
 pub struct JobModel {
-    /// Operations that every replica runs in every step.
+    /// List of the operations that every replica runs in every step.
     pub(super) ops: Vec<Op>,
     /// Groups of operations. The members of a group end only after every member has started.
     pub(super) groups: Vec<Group>,
-    /// Names of the kinds of operations. Savings are reported for each kind of operation.
+    /// Names of the kinds of operations. Reports show the saving for each of these kinds.
     pub(super) kinds: Vec<String>,
     /// Number of replicas.
     pub(super) replicas: usize,
@@ -23,7 +23,7 @@ pub struct JobModel {
     pub(super) steps: Vec<i64>,
     /// Global rank of each worker, at index `replica * stages + stage`.
     pub(super) workers: Vec<u32>,
-    /// Durations of operations in ns, excluding the time that an operation waits for its group.
+    /// Durations of operations in ns. The time for which an operation waits for its group is excluded.
     pub(super) durations: Vec<f64>,
     /// Measured step times in ns.
     pub(super) measured: Vec<f64>,
@@ -38,7 +38,7 @@ pub(super) struct Op {
     pub(super) kind: usize,
     /// Index of the set of equal operations that all get the same ideal duration.
     pub(super) even_with: usize,
-    /// Kind of average from which the ideal duration is computed.
+    /// Kind of average (mean or median) that gives the ideal duration of the operation.
     pub(super) average: Average,
     /// Index of the pipeline stage.
     pub(super) stage: usize,
@@ -51,10 +51,10 @@ pub(super) struct Op {
 /// Kind of average that replaces the measured durations in the ideal job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Average {
-    /// Mean, used for computation, because the total duration of computation must stay the same.
+    /// Mean. It is used for computation, because the total duration of computation must stay the same.
     #[default]
     Mean,
-    /// Median, used for communication, because a few outliers take much longer than the rest.
+    /// Median. It is used for communication, because a few communication operations take much longer than the rest.
     Median,
 }
 
@@ -63,11 +63,11 @@ pub(super) enum Average {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
     pub(super) members: Vec<usize>,
-    /// Whether the group also waits for the corresponding groups on all other replicas.
+    /// Whether the group's operations also wait for the same group on all other replicas.
     pub(super) spans_replicas: bool,
 }
 
-/// Reason why no model can be built.
+/// Reason why no model of a job can be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelError(pub String);
 
@@ -93,8 +93,8 @@ impl JobModel {
         (self.replicas, self.stages, self.steps.len())
     }
 
-    /// Returns the global rank of each worker. The list of workers contains all stages of the first replica, then all
-    /// stages of the next replica, and so on.
+    /// Returns the global rank of each worker. The ranks are listed replica by replica: first all stages of the first
+    /// replica, then all stages of the second replica, and so on.
     pub fn worker_ranks(&self) -> &[u32] {
         &self.workers
     }

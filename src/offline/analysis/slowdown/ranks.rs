@@ -1,5 +1,5 @@
-//! Builds the model of a job from the GPU work of its ranks. The model consists of collectives in which all ranks meet,
-//! and of the work between collectives.
+//! Builds the model of a job from the GPU work of its ranks. The model consists of the collectives in which all ranks
+//! meet, and of each rank's work between these collectives.
 //!
 //! A step lasts from the end of the previous step's last collective to the end of this step's last collective. All
 //! ranks leave a collective together, so all durations of a rank can be measured on its own clock.
@@ -55,7 +55,7 @@ impl TimedCollective {
 pub struct RankFacts {
     /// Clocks of the ranks, relative to the first rank.
     pub clocks: RankClocks,
-    /// Reason why the whole run counts as one step, or `None` if the steps are known.
+    /// Reason why the whole run is treated as one step, or `None` if the steps are known.
     pub one_step_because: Option<String>,
 }
 
@@ -87,12 +87,14 @@ pub fn align_timelines(ranks: &[RankTimeline]) -> Result<RankClocks, ModelError>
     align_ranks(&spans).map_err(|refused| explain(refused, ranks))
 }
 
-/// Process group: ranks that run the same collectives, as named in the traces.
+/// Process group, which is a set of ranks that run the same collectives. The traces contain the names of process
+/// groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
     /// Name of the process group.
     pub name: String,
-    /// For each rank of the group, its index and the positions of the group's collectives in the rank's list.
+    /// For each rank of the group, the index of the rank and the positions that the group's collectives have in the
+    /// list of this rank's collectives.
     pub members: Vec<(usize, Vec<usize>)>,
 }
 
@@ -100,7 +102,7 @@ pub struct ProcessGroup {
 ///
 /// # Errors
 /// Fails if the ranks of a group do not run the same collectives, or if these collectives do not end together. Also
-/// fails if some ranks are not connected by groups.
+/// fails if no chain of groups connects all ranks.
 pub fn align_process_groups(
     ranks: &[RankTimeline],
     groups: &[ProcessGroup],
@@ -237,7 +239,7 @@ impl Lanes<'_> {
         Ok(model)
     }
 
-    /// Adds a collective, and the work and idle time before it.
+    /// Adds a collective, and each rank's work and idle time before this collective.
     fn add_collective(&self, model: &mut JobModel, position: usize) -> Result<(), ModelError> {
         let before = self.collective_before(position);
         let (mut work, mut idle, mut transfer) = (Vec::new(), Vec::new(), Vec::new());
@@ -277,9 +279,9 @@ impl Lanes<'_> {
         Ok(())
     }
 
-    /// Returns the position of the last collective that ends before the collective at `position` begins. It must end
-    /// before this begin on all ranks and in all steps. The previous collective need not be this collective, because
-    /// collectives on different streams may overlap.
+    /// Returns the position of the last collective that ends before the collective at `position` begins, on all ranks
+    /// and in all steps. This may be an earlier collective than the one at `position - 1`, because collectives on
+    /// different streams may overlap.
     fn collective_before(&self, position: usize) -> Option<usize> {
         (0..position).rev().find(|&at| {
             self.steps.iter().all(|step| {
@@ -300,7 +302,7 @@ impl Lanes<'_> {
     }
 }
 
-/// Returns for how many ns between `from` and `to` any work ran.
+/// Returns the total time in ns between `from` and `to` in which work ran.
 fn busy_within(work: &[(i64, i64)], from: i64, to: i64) -> i64 {
     let first = work.partition_point(|span| span.1 <= from);
     let inside = work[first..].iter().take_while(|span| span.0 < to);

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use super::even::mean;
 use super::model::{JobModel, Op};
 
-/// Minimum slowdown that is divided among the parts of a job. If the slowdown is smaller, the contributions of parts
-/// are smaller than the error of the simulation.
+/// Minimum slowdown of a job for which the contributions of its parts are computed. If the slowdown is smaller, these
+/// contributions are smaller than the error of the simulation.
 pub const MIN_DECOMPOSED: f64 = 1.03;
 /// Percentage of the workers that count as the worst workers. The number of worst workers is rounded up.
 const WORST_WORKERS_PERCENT: usize = 3;
@@ -20,16 +20,17 @@ pub struct SlowdownReport {
     pub simulated: f64,
     /// Mean simulated step duration with even durations of operations, in ns.
     pub ideal: f64,
-    /// Mean difference between simulated and measured step durations, in percent of the measured duration.
+    /// Mean absolute difference between the simulated and the measured duration of a step, in percent of the measured
+    /// duration.
     pub error_percent: f64,
-    /// Share of the slowdown that is removed if the last stage gets even durations. The share is `None` if there is
-    /// only one stage, or if the slowdown is too small.
+    /// Share of the slowdown that is removed if the last stage gets even durations. `None` if the job has only one
+    /// stage, or if its slowdown is below [`MIN_DECOMPOSED`].
     pub last_stage: Option<Share>,
-    /// Share of the slowdown that is removed if the worst workers get even durations. The share is `None` if there is
-    /// only one worker, or if the slowdown is too small.
+    /// Share of the slowdown that is removed if the worst workers get even durations. `None` if the job has only one
+    /// worker, or if its slowdown is below [`MIN_DECOMPOSED`].
     pub worst_workers: Option<Share>,
-    /// Effects of single stages, replicas, workers and kinds of operations. The list of parts is empty if the slowdown
-    /// is too small.
+    /// Effects of single stages, replicas, workers and kinds of operations. The list is empty if the slowdown is below
+    /// [`MIN_DECOMPOSED`].
     pub parts: Vec<EvenedPart>,
 }
 
@@ -50,7 +51,7 @@ pub struct StepTime {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
     /// Share of the slowdown that is removed. A share of 1 means the whole slowdown. The share can be below 0 or above
-    /// 1, because even durations change which operations other operations wait for.
+    /// 1, because with even durations some operations wait for different operations.
     pub share: f64,
     /// Reduction of the step duration, in ns.
     pub saved: f64,
@@ -60,8 +61,8 @@ pub struct Share {
     pub members: Vec<u32>,
 }
 
-/// Kind of a part of a job. The durations in a part are made even, or they are kept while all other durations are made
-/// even.
+/// Kind of a part of a job. To find the effect of a part, the job is simulated twice: with even durations only in this
+/// part, and with even durations only outside this part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PartKind {
     /// All operations of one stage.
@@ -88,11 +89,11 @@ pub struct EvenedPart {
     pub saved: f64,
 }
 
-/// Predicate that selects an operation in a lane, whose duration is replaced.
+/// Predicate that selects operations by operation and lane. The durations of selected operations are replaced.
 type Selection<'a> = &'a dyn Fn(&Op, usize) -> bool;
 
-/// Computes the slowdown of a job. At most `max_workers` workers are simulated one by one. The workers whose replica
-/// and stage have the largest slowdowns are simulated first.
+/// Computes the slowdown of a job. At most `max_workers` workers are simulated one by one. Workers are simulated in
+/// descending order of the slowdowns of their replica and stage.
 pub fn slowdown_report(model: &JobModel, max_workers: usize) -> SlowdownReport {
     let even = model.even_durations();
     let (simulated, ideal) = (model.simulate(&model.durations), model.simulate(&even));
@@ -204,8 +205,7 @@ impl Decomposition<'_> {
         Share { share, saved, slowdown: self.alone(is_selected), members }
     }
 
-    /// Returns a copy of `base` in which the durations of the selected operations are replaced by values from
-    /// `selected`.
+    /// Returns a copy of `base` in which the selected operations have the durations from `selected`.
     fn mix(&self, base: &[f64], selected: &[f64], is_selected: Selection<'_>) -> Vec<f64> {
         let lanes = self.model.lanes();
         let mut mixed = base.to_vec();

@@ -35,8 +35,8 @@ impl JobModel {
         self.step_times(&ends)
     }
 
-    /// Sets the end times of a group's members. The end of each member is the latest start in the group plus the
-    /// member's own duration.
+    /// Sets the end times of a group's members. The end of each member is its own duration after the latest start of
+    /// any member.
     fn end_group(&self, group: &Group, starts: &[f64], durations: &[f64], ends: &mut [f64]) {
         let lanes = self.lanes();
         let last = self.last_starts(group, starts);

@@ -11,7 +11,8 @@ fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-6 * expected.abs().max(1.0), "{found} is not {expected}");
 }
 
-/// Returns the parts of one kind as (name, slowdown by this part alone, saved seconds), sorted by name.
+/// Returns the parts of one kind, sorted by name, as (name, slowdown if only this part keeps its measured durations,
+/// saved seconds).
 fn parts(report: &SlowdownReport, kind: PartKind) -> Vec<(String, f64, f64)> {
     let of_kind = report.parts.iter().filter(|part| part.part == kind);
     let mut parts: Vec<_> =
@@ -73,15 +74,15 @@ fn two_replicas() -> Vec<PipelineOp> {
 fn the_replica_that_the_other_one_waits_for_is_the_worst_worker() {
     let model = pipeline_model(&two_replicas(), 1).unwrap();
     let report = report(&model);
-    // The even durations in seconds are: forward 3, backward 5.5, gradients 1, clip 0.5, optimizer 0.5.
+    // The even durations, in seconds: forward 3, backward 5.5, gradients 1, clip 0.5, optimizer 0.5.
     assert_near(report.steps[0].measured / 1e9, 13.0);
     assert_near(report.simulated / 1e9, 13.0);
     assert_near(report.ideal / 1e9, 10.5);
     assert_near(report.error_percent, 0.0);
     assert_eq!(report.last_stage, None, "one stage");
     let Share { share, saved, slowdown, members } = report.worst_workers.clone().unwrap();
-    // If rank 11 has even durations, rank 10 computes for 6 s and rank 11 computes for 8.5 s. The step then takes as
-    // long as with even durations on all ranks.
+    // If rank 11 has even durations, rank 10 computes for 6 s and rank 11 computes for 8.5 s. The step then takes the
+    // same time as with even durations on all ranks.
     assert_eq!(members, [11]);
     assert_near(share, 1.0);
     assert_near(saved / 1e9, 2.5);
@@ -198,7 +199,7 @@ fn a_small_slowdown_is_not_decomposed() {
     assert_eq!((report.parts.len(), report.worst_workers), (0, None));
 }
 
-/// Returns two ranks whose clocks are 11.5 s apart. The times are in us since `begin`, at which the step begins:
+/// Returns two ranks whose clocks are 11.5 s apart. The times are in us after `begin`, the begin of the step:
 ///
 /// ```text
 /// rank 0   work for 10, gather from 10 to 40, work for 20,          reduce from 60 to 65

@@ -1,5 +1,5 @@
-//! Stores the operations, waits and event records of each stream in the form needed to reconstruct the states of
-//! streams.
+//! Stores the operations, waits and event records of each stream, from which the states of the stream are
+//! reconstructed.
 
 use super::super::packed_ops::{PackedOp, PackedOps};
 use super::host_activity::HostActivity;
@@ -50,7 +50,7 @@ impl StreamOp {
     }
 }
 
-/// Number of bytes that a copy or fill moved, and the start and end of this operation.
+/// A copy or fill: its start and end, and the number of bytes that it moved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MovedBytes {
     pub(super) device: DeviceId,
@@ -67,9 +67,9 @@ pub(super) struct StreamWait {
     /// Time of the call that made the stream wait.
     pub(super) time: u64,
     pub(super) event: Option<EventId>,
-    /// Time at which the CUDA event happened, or `None` if the data does not show this time.
+    /// Time at which the awaited CUDA event happened, or `None` if the data does not show this time.
     pub(super) until: Option<u64>,
-    /// Last operation on the source stream before the CUDA event was recorded, if it is known.
+    /// Last operation before the event record on the stream that recorded the CUDA event, if this operation is known.
     pub(super) last_work: Option<Work>,
     /// Index of the stream that ran `last_work`.
     pub(super) source: Option<u32>,
@@ -90,7 +90,7 @@ impl StreamOps {
         self.ops.push(op.packed());
     }
 
-    /// Sorts the operations of the stream by time. The operations of most streams are already sorted, because they run
+    /// Sorts the operations of the stream by time. On most streams, the operations are already sorted, because they run
     /// in launch order.
     fn sort(&mut self) {
         if !self.is_unsorted {
@@ -109,7 +109,7 @@ impl StreamOps {
 pub struct StreamRows {
     /// Operations of each stream, indexed by stream.
     ops: Vec<StreamOps>,
-    /// Start of the first operation and end of the last operation, if there are operations.
+    /// Earliest start and latest end of all operations, or `None` if there are no operations.
     pub(super) times: Option<(u64, u64)>,
     pub(super) moved: Vec<MovedBytes>,
     /// Keys of the streams, indexed by stream.
@@ -124,7 +124,7 @@ pub struct StreamRows {
     record_calls: IdMap<u32, Nanos>,
     /// Number of activities without usable times, which are not stored.
     pub(super) untimed: u64,
-    /// States and calls of host threads, or `None` if culprits of idle time are not requested.
+    /// States and calls of host threads, or `None` if the caller does not request the culprits of idle time.
     pub(super) host: Option<HostActivity>,
 }
 
@@ -152,7 +152,8 @@ impl StreamRows {
         self.last
     }
 
-    /// Sorts each stream's operations by time. The streams get new indexes, sorted by device, CUDA context and stream.
+    /// Sorts each stream's operations by time. Also gives new indexes to the streams, in the order of device, CUDA
+    /// context and stream.
     pub(super) fn sort(&mut self) {
         let mut streams: Vec<_> = self.keys.drain(..).zip(self.ops.drain(..)).collect();
         streams.sort_unstable_by_key(|(key, _)| *key);
@@ -166,9 +167,10 @@ impl StreamRows {
         self.ops[stream as usize].ops.iter().map(StreamOp::from)
     }
 
-    /// Returns the calls that made streams wait for CUDA events, sorted by stream and time. Each wait has its end, if
-    /// the end is known. A stream does not wait for a CUDA event that was never recorded. So if the records of some
-    /// events are known, waits for events without a record are omitted. The operations must be sorted before this call.
+    /// Returns the calls that made streams wait for CUDA events, sorted by stream and time. Each returned wait contains
+    /// the time at which it ended, if this time is known. A stream does not wait for a CUDA event that was never
+    /// recorded. So if any wait in the data identifies an event record, all waits that identify no event record are
+    /// omitted. Call this function after `sort`.
     pub(super) fn stream_waits(&self) -> Vec<StreamWait> {
         // The device is not part of the key, because a CUDA context belongs to one device.
         let by_context: IdMap<(GpuContextId, StreamId), u32> =
@@ -196,13 +198,13 @@ impl StreamRows {
     }
 }
 
-/// Finds the times at which recorded CUDA events happened. An event happens at the end of the work that was launched on
-/// the stream before the event record.
+/// Finds the times at which recorded CUDA events happened. A CUDA event happens when all work has ended that was
+/// launched before the event record on the same stream.
 struct RecordedEvents<'a> {
     rows: &'a StreamRows,
     by_context: &'a IdMap<(GpuContextId, StreamId), u32>,
-    /// Launches of each stream in order of time, as (time of the launch, latest end of all work launched so far, work
-    /// that has this end).
+    /// Launches of each stream in order of time, as (time of the launch, latest end of all work launched up to this
+    /// time, work that has this end).
     launched: IdMap<u32, Vec<(u64, u64, Work)>>,
 }
 
@@ -239,7 +241,8 @@ impl RecordedEvents<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Happened {
     time: u64,
-    /// Last operation before the event record. `source` is the index of the stream that ran this operation.
+    /// Last operation that was launched before the event record. `source` is the index of the stream that ran this
+    /// operation.
     last_work: Option<Work>,
     source: Option<u32>,
 }

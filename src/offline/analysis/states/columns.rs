@@ -18,8 +18,8 @@ pub struct StateColumns {
 }
 
 impl StateColumns {
-    /// Creates the columns of a picture without any stream. The duration of a column is increased if the window would
-    /// have more than [`MAX_PARTS`] columns.
+    /// Creates the columns of a picture without any stream. If the window would need more than [`MAX_PARTS`] columns,
+    /// the duration of a column is increased.
     pub fn new(window: (u64, u64), step: u64) -> Self {
         let step = step.max((window.1 - window.0).div_ceil(MAX_PARTS)).max(1);
         Self { window, step, streams: Vec::new() }

@@ -1,8 +1,8 @@
-//! Attributes the idle time of streams to places in the code. Such places are the calls and functions in which the late
-//! thread was before its launch. The rules for streams are the same as the rules for the idle time of whole GPUs.
+//! Attributes the idle time of streams to places in the code. These places are the calls and functions that the thread
+//! executed before it made the late launch. The rules are the same as for the idle time of whole GPUs.
 //!
-//! A trace contains states of threads only for times in which a whole GPU was idle. If other streams of the GPU are
-//! busy, the idle time of a stream is attributed to the late launch itself.
+//! For a trace, states of threads are known only for times in which a whole GPU was idle. So if a stream is idle while
+//! other streams of the GPU are busy, its idle time is attributed to the late launch itself.
 
 use super::super::findings::HostStates;
 use super::collect::StreamRows;
@@ -16,12 +16,11 @@ use gpuflame_model::record::{Caller, ContextId, DeviceId, IdMap, ThreadId, Windo
 /// Idle time of a stream that is attributed to one stack, or to the time between two calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleCulprit {
-    /// Stack to which the idle time is attributed. If the idle time is attributed to the time between two calls, the
-    /// site contains both calls.
+    /// Stack to which the idle time is attributed, or the two calls between which the idle time passed.
     pub site: SampleSite,
     /// Idle time in ns that is attributed to `site`.
     pub nanos: u64,
-    /// Number of gaps in which `site` accounts for the largest part.
+    /// Number of gaps of which `site` accounts for the largest part.
     pub gaps: u64,
 }
 
@@ -34,7 +33,7 @@ pub(super) struct Culprits<'a> {
     threads: Vec<(DeviceId, Vec<ThreadId>)>,
     /// Times at which recording windows opened.
     opened: Vec<u64>,
-    /// Parts of the interval that is currently attributed, as (site, ns).
+    /// Parts of the interval that `charge` currently divides, as (site, ns).
     parts: Vec<(SampleSite, u64)>,
     sums: IdMap<SampleSite, (u64, u64)>,
 }
@@ -95,8 +94,8 @@ impl<'a> Culprits<'a> {
         self.parts.retain(|(_, nanos)| *nanos > 0);
     }
 
-    /// Returns the culprits of the current stream, the culprit with the most idle time first. Clears the sums, so that
-    /// the sums of the next stream can be added.
+    /// Returns the culprits of the current stream, sorted by idle time, the longest first. Also clears the sums for the
+    /// next stream.
     pub(super) fn take_sums(&mut self) -> Vec<IdleCulprit> {
         let sums = self.sums.drain();
         let mut culprits: Vec<_> =
@@ -106,7 +105,7 @@ impl<'a> Culprits<'a> {
     }
 }
 
-/// Returns the threads that launch work on each GPU.
+/// Returns, for each GPU, the threads that launch work on it.
 fn launching_threads(
     rows: &StreamRows,
     thread: &dyn Fn(ContextId) -> Option<ThreadId>,

@@ -17,7 +17,7 @@ pub(super) struct DeviceBusy {
     pub(super) id: DeviceId,
     /// Union of the busy intervals of all streams.
     pub(super) busy: Vec<(u64, u64)>,
-    /// Busy intervals of the default streams. The list of default streams is empty if the device has only one stream.
+    /// Busy intervals of the default streams. This list is empty if the device has only one stream.
     defaults: Vec<(StreamKey, Vec<(u64, u64)>)>,
     pub(super) concurrency: Concurrency,
     /// Total busy time of all streams for each part of the shown time.
@@ -41,8 +41,8 @@ impl DeviceBusy {
             streams.add(next.0, next.1);
             Some(next)
         };
-        // Next start or end on each stream. At equal times, starts come before ends, so that intervals that touch are
-        // merged.
+        // Next start or end on each stream. If a start and an end have the same time, the start comes first, so that
+        // intervals that touch are merged.
         let mut edges: BinaryHeap<Reverse<(u64, Edge, usize)>> = BinaryHeap::new();
         let first = |stream| {
             let (start, end) = next_of(stream)?;
@@ -50,7 +50,7 @@ impl DeviceBusy {
         };
         edges.extend((0..count_of_streams).filter_map(first));
         let (mut busy, mut since, mut count, mut at) = (Vec::new(), 0, 0, shown.0);
-        // At most one interval per stream is open at any time, so only a few sums are needed.
+        // The heap is small, because at most one interval per stream is open at any time.
         let mut by_count: Vec<u64> = vec![0];
         let mut pass = |count: usize, time: u64| {
             let time = time.min(shown.1);
@@ -88,9 +88,9 @@ impl DeviceBusy {
         Self { id, busy, defaults, concurrency, streams }
     }
 
-    /// Returns the busy intervals for which this stream has to wait by the rule of default streams. A default stream
-    /// waits in the busy intervals of all streams. Other streams wait in the busy intervals of the default stream in
-    /// the same CUDA context.
+    /// Returns the busy intervals in which this stream has to wait because of the rule of default streams. For a
+    /// default stream, these are the busy intervals of all streams. For any other stream, they are the busy intervals
+    /// of the default stream in the same CUDA context.
     pub(super) fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
         if key.2.0 == DEFAULT_STREAM {
             return &self.busy;

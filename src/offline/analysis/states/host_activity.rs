@@ -5,7 +5,7 @@ use gpuflame_explain::join::Launched;
 use gpuflame_explain::timeline::TimedCall;
 use gpuflame_model::record::{ContextId, HostCallSpan, Row};
 
-/// States of host threads, or calls of host threads if the run has no states.
+/// What host threads did: their states, or their calls if the run has no states.
 #[derive(Debug, Default)]
 pub(super) struct HostActivity {
     pub(super) states: HostStates,

@@ -2,7 +2,8 @@
 //! of gpuflame and HTA can be compared. HTA's rules differ from gpuflame's rules for stream states:
 //!
 //! - Times are in whole microseconds. Start times are rounded up, and end times are rounded down.
-//! - Only launches by certain calls enter the queue, and an operation leaves the queue when it begins.
+//! - Only operations that were launched by certain calls enter the queue, and an operation leaves the queue when it
+//!   begins.
 //! - The whole gap before an operation belongs to one category. A gap begins at the end of the operation that began
 //!   last before it. If operations overlap, the gap between them is negative.
 
@@ -23,8 +24,8 @@ const LAUNCH_CALLS: [&str; 10] = [
     "hipMemsetAsync",
     "hipMemcpyWithStream",
 ];
-/// Limit in us for gaps between operations. If a gap is shorter than this limit, the next operation is assumed to have
-/// waited only for its launch.
+/// Limit in us. If a gap between two operations is shorter than this limit, the gap is assumed to be only the overhead
+/// of starting the second operation.
 const KERNEL_WAIT_US: i64 = 30;
 
 /// An operation on a stream, with times in ns.
@@ -49,7 +50,7 @@ pub fn enters_queue(call: &str) -> bool {
     LAUNCH_CALLS.contains(&call)
 }
 
-/// Statistics of the queue length of a stream. The statistics are computed from the queue lengths after each change.
+/// Statistics of the queue length of a stream. One queue length counts per change: the length after the change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HtaQueue {
     /// GPU and stream of the queue.
@@ -60,7 +61,8 @@ pub struct HtaQueue {
     pub mean: f64,
     /// Sample standard deviation of the queue length, or `None` if there is only one change.
     pub std: Option<f64>,
-    /// Minimum, three quartiles and maximum of the queue length. Quartiles between two values are interpolated.
+    /// Minimum, three quartiles and maximum of the queue length. A quartile that falls between two queue lengths is
+    /// interpolated.
     pub quartiles: [f64; 5],
 }
 
@@ -71,7 +73,7 @@ pub struct HtaIdle {
     pub key: (DeviceId, StreamId),
     /// Category of the idle time, which is `host_wait`, `kernel_wait` or `other`.
     pub category: &'static str,
-    /// Idle time in us, which can be negative.
+    /// Idle time in us. It can be negative, because gaps between overlapping operations are negative.
     pub micros: i64,
     /// Share of this category in the stream's idle time, or `None` if the stream's idle time is 0.
     pub ratio: Option<f64>,

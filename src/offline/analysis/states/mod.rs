@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The intervals of a stream have no gaps and do not overlap. So the total time of the stream's states is exactly the
-//! duration of the window. The causes of gaps are determined by the rules for idle time ([`gap_causes`]), but for one
-//! stream instead of one device.
+//! duration of the window. The causes of the gaps on a stream are determined by the same rules as the causes of a
+//! device's idle time ([`gap_causes`]).
 
 mod collect;
 mod columns;
@@ -70,7 +70,7 @@ pub struct StreamStates {
     /// Maximum number of the stream's operations that were in flight (launched but not finished).
     pub max_queue: u64,
     /// Places in the code that account for the time with [`StateCause::HostLate`], the most expensive first. The list
-    /// of places is empty unless the rows were created by [`StreamRows::with_culprits`].
+    /// is empty if the rows were not created by [`StreamRows::with_culprits`].
     pub culprits: Vec<IdleCulprit>,
 }
 
@@ -88,21 +88,22 @@ pub struct StateReport {
     pub window: (u64, u64),
     /// States of the streams, sorted by device, CUDA context and stream.
     pub streams: Vec<StreamStates>,
-    /// For each device, the time during which each number of streams was busy at the same time.
+    /// For each device, the time in which 0, 1, 2 and more of its streams were busy at the same time.
     pub devices: Vec<(DeviceId, Concurrency)>,
-    /// For each device, the sums in the equal parts of the shown time.
+    /// For each device, its sums in each of the equal parts of the shown time.
     pub series: Vec<(DeviceId, Vec<SeriesRow>)>,
-    /// Number of operations without usable times, which have no state.
+    /// Number of operations that are not part of any state because their times are not usable.
     pub untimed: u64,
 }
 
-/// Number of parts in a series if the user does not choose the duration of a part.
+/// Default number of parts in a series, used if the user does not choose the duration of a part.
 const DEFAULT_PARTS: u64 = 10;
 /// Maximum number of parts in a series.
 pub const MAX_PARTS: u64 = 10_000;
 
-/// Returns the states of all streams. Passes each interval to `each`, in order of stream and time. `is_collective`
-/// returns whether an operation moves data between GPUs. Returns `None` if there is no operation with usable times.
+/// Returns the states of all streams. Also passes each interval to `each`, in the order of streams and, for each
+/// stream, in order of time. `is_collective` returns whether an operation moves data between GPUs. Returns `None` if
+/// there is no operation with usable times.
 pub fn reconstruct_states(
     mut rows: StreamRows,
     profile: &Profile,
@@ -176,8 +177,7 @@ fn whole_window(rows: &StreamRows, profile: &Profile) -> Option<(u64, u64)> {
     Some(extend_to_windows(rows.times?, profile))
 }
 
-/// Extends the time range of all GPU work to the opening of the first recording window and to the closing of the last
-/// recording window.
+/// Extends `span`, the time range of all GPU work, so that it includes all recording windows.
 pub(super) fn extend_to_windows((first, last): (u64, u64), profile: &Profile) -> (u64, u64) {
     let edges = profile.windows().iter();
     let opened = edges.clone().find(|(edge, _)| *edge == WindowEdge::Open).map(|(_, time)| time.0);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::collect::StreamOp;
 
-/// Counts the operations of one stream that are in flight, while the operations are visited in order.
+/// Counts the operations of one stream that are in flight. The operations are added in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// Ends of the operations that were still in flight at the last launch.
@@ -31,8 +31,8 @@ impl Queue {
         self.longest = self.longest.max(self.ends.len() as u64);
     }
 
-    /// Returns the maximum number of operations in flight. `ops` iterates over the operations again. A second iteration
-    /// is needed only if the operations are launched or end in another order than they begin.
+    /// Returns the maximum number of operations in flight. `ops` is a second iteration over the same operations. It is
+    /// used only if the operations were not launched, or did not end, in the order in which they began.
     pub(super) fn longest<I: Iterator<Item = StreamOp>>(&self, ops: impl Fn() -> I) -> u64 {
         if !self.is_unsorted {
             return self.longest;
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(longest(&[(1, 2, 10), (5, 10, 20), (20, 30, 40)]), 2);
         // The launches of these operations are unknown.
         assert_eq!(longest(&[(0, 2, 10), (0, 10, 20)]), 1);
-        // Both operations in this case have zero duration.
+        // Both operations have zero duration.
         assert_eq!(longest(&[(5, 5, 5), (5, 5, 5)]), 0);
         assert_eq!(longest(&[]), 0);
     }

@@ -5,20 +5,20 @@ use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::{Cause, SampleSite};
 use gpuflame_model::record::{EventId, Work};
 
-/// State of a stream. If several states apply, the state that comes first in this list is used.
+/// State of a stream. If several states apply at the same time, the variant that is listed first is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// An operation runs.
     Running,
     /// The next operation was launched and is waiting for a CUDA event.
     Waiting,
-    /// The next operation was launched but has not begun, and it is not waiting for a known CUDA event.
+    /// The next operation was launched but has not begun, and no CUDA event is known for which it waits.
     Pending,
     /// The next operation has not been launched yet, or its launch is unknown.
     Idle,
     /// The last operation of the stream has ended.
     Finished,
-    /// No operation runs, and no recording window is open.
+    /// No operation runs, and the time is outside all recording windows.
     NotRecorded,
 }
 
@@ -56,8 +56,8 @@ pub enum StateCause {
     LaunchLatency,
     /// The legacy default stream waits for other streams, or another stream waits for the legacy default stream.
     DefaultStream,
-    /// Other streams were busy for the whole time, and no other cause is known. Perhaps no multiprocessor of the GPU
-    /// was free, or the stream waited for the other streams in a way that the data does not show.
+    /// Other streams of the GPU were busy for the whole time, and no further cause is known. Perhaps no multiprocessor
+    /// of the GPU was free, or the stream waited for the other streams in a way that the data does not show.
     OtherStreams,
     /// The host has not begun the launch call.
     HostLate,
@@ -95,26 +95,27 @@ pub struct Interval {
     pub cause: StateCause,
     /// CUDA event for which the stream waits, if it is known.
     pub event: Option<EventId>,
-    /// Stream whose work has to end before the CUDA event happens, if that stream is known. The CUDA event happens at
-    /// the end of the interval.
+    /// If the stream waits for a CUDA event, the stream whose work has to end before the event happens, if it is known.
+    /// The event happens at the end of the interval.
     pub source: Option<StreamKey>,
-    /// Operation that runs first in the interval. If no operation runs, this is the operation that begins next. For
-    /// [`StateCause::Collective`], this is the operation for which the stream waits.
+    /// Operation that runs first in the interval, or the operation that begins next if none runs. If the cause is
+    /// [`StateCause::Collective`], the operation for which the stream waits.
     pub work: Option<Work>,
     /// Launch that was late, if the cause is [`StateCause::HostLate`].
     pub late: Option<Launched>,
-    /// Place in the code that accounts for the largest part of the interval, if culprits are requested.
+    /// Place in the code that accounts for the largest part of the interval, or `None` if the caller does not request
+    /// culprits.
     pub culprit: Option<SampleSite>,
 }
 
 impl Interval {
-    /// Creates an interval with a state and a cause, but without other facts.
+    /// Creates an interval with times, a state and a cause. All further fields are `None`.
     pub fn new((start, end): (u64, u64), state: State, cause: StateCause) -> Self {
         Self { start, end, state, cause, event: None, source: None, work: None, late: None, culprit: None }
     }
 
-    /// Whether `next` continues this interval with the same state and cause. If the stream is running, the two
-    /// intervals may have different operations.
+    /// Whether `next` continues this interval with the same state and cause. In the state `Running`, the two intervals
+    /// may have different operations.
     pub(super) fn continues_as(&self, next: &Self) -> bool {
         let facts = |one: &Self| (one.event, one.source, one.work, one.late);
         (self.end, self.state, self.cause) == (next.start, next.state, next.cause)

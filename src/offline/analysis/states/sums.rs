@@ -1,16 +1,16 @@
-//! Sums over the streams of a device: numbers of streams that are busy at the same time, launch delays, and amounts
-//! over time.
+//! Sums over the streams of a device: the time for each number of simultaneously busy streams, launch delays, and
+//! amounts for each part of the shown time.
 
 use super::state::StateCause;
 use std::collections::BTreeMap;
 
-/// Time in ns during which a number of streams was busy at the same time, keyed by this number.
+/// Time in ns for each number of streams that were busy at the same time, keyed by this number.
 pub type Concurrency = BTreeMap<u64, u64>;
 
 /// Launch delays. A launch delay is the time from the start of a launch call to the begin of the launched operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// Delays of single operations in ns. The list of delays is sorted after all operations were added.
+    /// Delays of single operations in ns. This list is sorted when all operations have been added.
     pub nanos: Vec<u64>,
     /// Total of the launch delays for each cause, in ns.
     pub by_cause: BTreeMap<StateCause, u64>,
@@ -30,7 +30,7 @@ impl DelaySums {
     }
 }
 
-/// Sums for a small number of keys. For few keys, a linear search is faster than a tree.
+/// Sums for a small number of keys. The keys are in a list, because for few keys a linear search is faster than a tree.
 #[derive(Debug)]
 pub(super) struct SmallSums<K>(Vec<(K, u64)>);
 
@@ -84,7 +84,8 @@ pub(super) struct SpanSums {
     shown: (u64, u64),
     step: u64,
     partial: Vec<u64>,
-    /// For each part, the change in the number of spans that cover the whole part, compared with the previous part.
+    /// For each part, the number of spans that cover the whole part, as the difference from the same number for the
+    /// previous part.
     complete: Vec<i64>,
     /// Part that was looked up last, as (start, end, index). The next looked-up time is usually in the same part, so
     /// this field saves slow divisions.

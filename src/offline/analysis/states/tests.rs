@@ -94,7 +94,8 @@ fn in_order_work_runs_without_a_gap_and_delays_name_the_predecessor() {
     op(&mut rows, 14, (95, 97), 100, 200);
     let (report, found) = states(rows, StateOptions::default());
     assert_eq!(found[0], (13, vec![(100, 170, Running, By::None), (170, 200, Finished, By::None)]));
-    // Launching the first operation takes 10 us. The second operation waits 56 us for the end of the first operation.
+    // Launching the first operation takes 10 us. The second operation waits for the end of the first operation, which
+    // takes 56 us.
     let delays = &report.streams[0].delays;
     assert_eq!(delays.nanos, [10_000, 56_000]);
     assert_eq!(delays.by_cause, [(By::InOrder, 56_000), (By::LaunchLatency, 10_000)].into());
@@ -205,7 +206,8 @@ fn sums_equal_the_shown_part_of_the_window_and_an_unknown_launch_is_unknown() {
     assert_eq!(rows, [(35_000, 40_000, 40_000), (35_000, 60_000, 60_000)]);
 }
 
-/// Adds a launch with the launch context `context`, and the launched operation on stream 13. Times are in us.
+/// Adds a launch that has the launch context `context`, and the launched operation, which runs on stream 13. Times are
+/// in us.
 fn launch(rows: &mut StreamRows, context: u32, call: (u64, u64), start: u64, end: u64) {
     let launched = Launched {
         time: Nanos(call.0 * 1000),

@@ -21,10 +21,10 @@ pub(super) struct StreamWalk<'a> {
     /// Time ranges between recording windows.
     pub(super) closed: &'a [(u64, u64)],
     pub(super) whole: (u64, u64),
-    /// Part of the window for which intervals are passed on.
+    /// Part of the window whose intervals are passed to `each`.
     pub(super) shown: (u64, u64),
     pub(super) delays: DelaySums,
-    /// Last interval, which is not passed on yet because it may become longer.
+    /// Last interval, which is not yet passed to `each` because it may become longer.
     pub(super) open: Option<Interval>,
     pub(super) each: &'a mut dyn FnMut(&Interval),
 }
@@ -41,7 +41,7 @@ struct EventWaits {
 }
 
 impl StreamWalk<'_> {
-    /// Visits the operations, which must be sorted by start.
+    /// Visits the operations in `ops`, which must be sorted by start.
     pub(super) fn run(&mut self, ops: impl Iterator<Item = StreamOp>) {
         let (mut at, mut taken, mut waits) = (self.whole.0, 0, EventWaits::default());
         for (number, op) in ops.enumerate() {
@@ -66,7 +66,7 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Returns the waits that were called after the previous operation was launched, and no later than the time `call`.
+    /// Returns the waits whose calls were made after the launch of the previous operation and up to the time `call`.
     fn take_waits(&self, taken: &mut usize, call: u64) -> EventWaits {
         let mut waits = EventWaits { call, ..EventWaits::default() };
         while let Some(wait) = self.waits.get(*taken).filter(|wait| wait.time <= call) {
@@ -101,7 +101,7 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Determines the states of the stream from the time `from` until `op` began.
+    /// Determines the states of the stream in the gap that lasts from the time `from` to the begin of `op`.
     fn gap(&mut self, from: u64, op: &StreamOp, waits: EventWaits) {
         let work = Some(op.work);
         let idle = |times, cause| Interval { work, ..Interval::new(times, State::Idle, cause) };
@@ -118,8 +118,8 @@ impl StreamWalk<'_> {
         self.launched_gap(called, called + nanos(Cause::LaunchLatency), op, waits);
     }
 
-    /// Determines why `op`, which was already launched, did not begin at the time `from`. Until the time `delivered`,
-    /// the launch itself is the cause of the delay.
+    /// Determines why `op`, which was already launched, did not begin at the time `from`. Up to the time `delivered`,
+    /// the launch itself explains the delay.
     fn launched_gap(&mut self, from: u64, delivered: u64, op: &StreamOp, waits: EventWaits) {
         let (mut at, mut delivered) = (from, delivered);
         let part =
@@ -173,8 +173,8 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Passes the shown part of an interval to `each`. If no operation ran in the interval, its times between recording
-    /// windows become intervals with the state [`State::NotRecorded`].
+    /// Passes the shown part of an interval to `each`. If no operation ran in the interval, the parts of it that lie
+    /// between recording windows are passed as intervals with the state [`State::NotRecorded`].
     fn emit(&mut self, interval: Interval) {
         let (mut from, to) = (interval.start.max(self.shown.0), interval.end.min(self.shown.1));
         if from >= to {

@@ -6,17 +6,18 @@ use super::dependencies::Dependencies;
 use super::ops::{OpKey, PipelineKind as Kind, PipelineOp};
 use crate::analysis::slowdown::model::{JobModel, ModelError, Op};
 
-/// Limit for negative transfer times, in ns. If a transfer time is at or below this limit, the recorded times are
-/// wrong, so the transfer time is replaced by 0. Negative transfer times above the limit are kept.
+/// Limit for negative transfer times, in ns. A transfer time that is not above this limit shows that the recorded times
+/// are wrong, so it is replaced by 0. Negative transfer times above this limit are used as they are.
 const MAX_NEGATIVE_NS: f64 = -10e6;
-/// Maximum number of stages, and maximum number of replicas. If a file contains larger numbers, it is damaged.
+/// Maximum number of stages, and also maximum number of replicas. A file with a larger number of either is damaged.
 const MAX_SIZE: u32 = 65_536;
 
 /// Builds the model of a pipeline. `sequence_parallel` is the number of workers that share a sequence and therefore
 /// also share weights, or 1 if this number is unknown.
 ///
 /// # Errors
-/// Fails if operations are missing, or if the operations of a message or of different steps do not match.
+/// Fails if operations are missing, if the send and the receive of a message do not match, or if different steps have
+/// different operations.
 pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobModel, ModelError> {
     let first_step = ops.iter().map(|op| op.step).min().ok_or_else(|| ModelError::new("no operations"))?;
     let sample: Vec<PipelineOp> =
@@ -29,8 +30,8 @@ pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobM
     let shares_weights = u64::from(replicas) * u64::from(sequence_parallel) > 1;
     let keys: Vec<OpKey> = sample.iter().map(|op| (op.kind, op.sequence, op.stage)).collect();
     let steps: BTreeSet<i64> = ops.iter().map(|op| op.step).collect();
-    // The number of operations is checked here, because a damaged file could lead to a model that needs much more
-    // memory than the operations.
+    // The number of operations is checked before the model is built, because a damaged file could lead to a model that
+    // needs much more memory than the operations in the file.
     let expected = keys.len().checked_mul(steps.len()).and_then(|all| all.checked_mul(replicas as usize));
     if expected != Some(ops.len()) || (stages as usize) > keys.len() {
         return Err(ModelError::new("steps or data-parallel ranks have different operations"));
@@ -87,8 +88,8 @@ fn worker_ranks(ops: &[PipelineOp], model: &JobModel) -> Result<Vec<u32>, ModelE
         .ok_or_else(|| ModelError::new("a worker has no operations"))
 }
 
-/// Sets the durations of the operations and the measured step times. The duration of a communication operation is
-/// measured from the last start in its group.
+/// Sets the durations of the operations and the measured step times. The duration of a communication operation is the
+/// time from the last start of any operation in its group to its own end.
 fn set_times(
     model: &mut JobModel,
     ops: &[PipelineOp],

@@ -8,7 +8,7 @@ use super::ops::{OpKey, PipelineKind as Kind, PipelineOp};
 use super::workers::Worker;
 use crate::analysis::slowdown::model::{JobModel, ModelError};
 
-/// Data for finding the dependencies between the operations of one replica.
+/// Operations of one replica, and the facts from which the dependencies between these operations are derived.
 pub(super) struct Dependencies<'a> {
     workers: Vec<Worker>,
     index: &'a HashMap<OpKey, usize>,
@@ -62,8 +62,8 @@ impl<'a> Dependencies<'a> {
         self.index.get(&(kind, sequence, stage)).copied()
     }
 
-    /// Makes operations of the same kind on one worker run one after another. The ordered operations are computations,
-    /// messages of each kind, and exchanges of weights and gradients.
+    /// Makes three groups of operations on a worker run one after another: the computations, the messages of each kind,
+    /// and the exchanges of weights and gradients.
     fn add_streams(&self, model: &mut JobModel, worker: &Worker) {
         chain(model, worker.computes.iter().map(|op| self.at(op)));
         for kind in [Kind::ForwardSend, Kind::ForwardRecv, Kind::BackwardSend, Kind::BackwardRecv] {
@@ -75,8 +75,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Makes the first backward messages of a stage depend on the second last computation before the stage's first
-    /// backward pass.
+    /// Makes the first backward messages of a stage depend on the computation that comes two places before the stage's
+    /// first backward pass.
     fn add_first_backward(&self, model: &mut JobModel, worker: &Worker) {
         let first = worker.computes.iter().position(|op| op.kind == Kind::BackwardCompute);
         let Some(before) = first.and_then(|at| at.checked_sub(2)) else { return };
@@ -88,9 +88,9 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Makes the first forward pass of a model part depend on the last exchange of the part's weights. If gradients are
-    /// exchanged while the backward pass runs, the first exchange of a part depends on the last backward pass of this
-    /// part.
+    /// Makes the first forward pass of a model part depend on the last exchange of this part's weights. If gradients
+    /// are exchanged while the backward pass runs, also makes the first exchange of a part's gradients depend on the
+    /// last backward pass of this part.
     fn add_weights(&self, model: &mut JobModel, worker: &Worker) {
         let mut seen = BTreeSet::new();
         for gather in worker.of_kind(Kind::ParamsAllGather).iter().rev() {
@@ -112,8 +112,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Orders the operations after the last computation of a step: gradients, clipping and the optimizer run one after
-    /// another.
+    /// Orders the operations after the last computation of a step: the exchanges of gradients, the clipping and the
+    /// optimizer run one after another.
     fn add_end_of_step(&self, model: &mut JobModel, worker: &Worker) {
         let stage = worker.stage;
         let find = |kind| self.find(kind, 0, stage);
@@ -142,8 +142,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Adds the collectives. All replicas exchange weights and gradients. The first and the last stage exchange the
-    /// embedding's gradients in an all-reduce. All workers meet at the clipping of the gradients.
+    /// Adds the collectives. In these collectives, all replicas exchange weights and gradients, the first and the last
+    /// stage exchange the embedding's gradients, and all workers meet to clip the gradients.
     fn add_collectives(&self, model: &mut JobModel) {
         let shared = [Kind::ParamsAllGather, Kind::GradsReduceScatter, Kind::SeparateGradsAllReduce];
         for op in self.workers.iter().flat_map(|worker| &worker.others) {

@@ -1,8 +1,9 @@
-//! Matches the messages between stages of a pipeline. Each send and each receive is matched to its computation, and
-//! each send is matched to its receive.
+//! Matches the messages between stages of a pipeline. Each send and each receive is matched to the computation whose
+//! data it moves, and each send is matched to a receive.
 //!
-//! Training frameworks also record sends and receives that move no data. They occur at the begin and end of a step, and
-//! in the first and last part of the model. Messages that move no data have no matching operation on another stage.
+//! Training frameworks also record sends and receives that move no data. These messages occur at the begin and end of a
+//! step, and in the first and last part of the model. Messages that move no data have no matching operation on another
+//! stage.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,8 +14,8 @@ use crate::analysis::slowdown::model::{JobModel, ModelError};
 /// Maximum difference between the clocks of two workers, in seconds.
 const CLOCK_ERROR_SECONDS: f64 = 5e-5;
 
-/// The four kinds of messages. Each entry is (kind, kind of the message's computation, whether it is a send, offset of
-/// the peer's stage).
+/// The four kinds of messages. Each entry is (kind of the message, kind of its computation, whether the message is a
+/// send, offset of the peer's stage).
 const MESSAGES: [(Kind, Kind, bool, i64); 4] = [
     (Kind::ForwardSend, Kind::ForwardCompute, true, 1),
     (Kind::ForwardRecv, Kind::ForwardCompute, false, -1),
@@ -22,8 +23,8 @@ const MESSAGES: [(Kind, Kind, bool, i64); 4] = [
     (Kind::BackwardRecv, Kind::BackwardCompute, false, 1),
 ];
 
-/// Operations (send and receive) that form one message, keyed by the kind of computation, the sequence number and the
-/// sender's stage.
+/// The send and the receive of each message, keyed by the kind of computation, the sequence number and the sender's
+/// stage.
 type Pairs = BTreeMap<(Kind, usize, i64), Vec<usize>>;
 
 /// Adds the dependencies of the messages to the model, and a group for each message.
@@ -114,8 +115,8 @@ fn add_worker_messages(
     Ok(())
 }
 
-/// Returns a predicate that selects the messages that belong to a computation. Receives are selected if they begin
-/// before the last computation starts. Sends are selected if they end after the first computation ends.
+/// Returns a predicate that selects the messages which belong to a computation. A receive is selected if it begins
+/// before the start of the last computation. A send is selected if it ends after the end of the first computation.
 fn used_messages(computes: &[&PipelineOp], is_sent: bool) -> impl Fn(&PipelineOp) -> bool + use<> {
     let last_start = computes.iter().map(|op| op.start).fold(f64::NEG_INFINITY, f64::max);
     let first_end = computes.iter().map(|op| op.start + op.duration).fold(f64::INFINITY, f64::min);
@@ -125,8 +126,8 @@ fn used_messages(computes: &[&PipelineOp], is_sent: bool) -> impl Fn(&PipelineOp
     }
 }
 
-/// Adds the dependency between a message and its computation. A send operation follows its computation. A receive
-/// operation precedes its computation and follows the previous computation.
+/// Adds the dependency between a message and its computation. A send depends on its computation. The computation of a
+/// receive depends on the receive, and the receive depends on the previous computation of the same kind.
 fn add_compute_dependency(
     model: &mut JobModel,
     message: usize,

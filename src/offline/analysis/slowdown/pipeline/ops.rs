@@ -2,7 +2,7 @@
 
 use crate::analysis::slowdown::model::Average;
 
-/// Kind of a pipeline operation. The kinds of operations are in alphabetical order.
+/// Kind of a pipeline operation. The variants of this enum are in alphabetical order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PipelineKind {
     /// Backward pass of a microbatch.
@@ -79,8 +79,8 @@ impl PipelineKind {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 
-    /// Returns the name under which savings for this kind are reported. Sends and receives of one direction share a
-    /// name.
+    /// Returns the name under which savings for this kind are reported. The sends and the receives of one direction
+    /// (forward or backward) have the same name.
     pub(super) fn reported_as(self) -> &'static str {
         match self {
             Self::ForwardSend | Self::ForwardRecv => "forward messages",
