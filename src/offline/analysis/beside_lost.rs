@@ -1,7 +1,7 @@
 //! Finds idle time of GPUs that launches without a recorded activity may explain. A stream runs its operations in
-//! order. An operation may begin late although all recorded operations before it had ended. In that case, unrecorded
-//! work may have run on the stream in the pause before the operation. A few launches for which no activity is recorded
-//! can account for most of the idle time.
+//! order. An operation may begin late although all recorded operations before it had ended. If an operation begins
+//! late, unrecorded work may have run on its stream before it. A few launches for which no activity is recorded can
+//! account for most of the idle time.
 //!
 //! Some tools do not record the kernels of graphs. In traces of such tools, the host seems to launch late while a graph
 //! runs. So if a graph has no recorded activity, the graph may have run until the next work of the launching thread
@@ -119,8 +119,8 @@ fn until_next_work(streams: &[LaunchedWork], thread: ThreadId, time: u64) -> Opt
     starts.min_by_key(|(.., start)| *start).filter(|(_, from, start)| from < start)
 }
 
-/// Returns the total time in ns in which devices were busy during the stretches `waits`. These stretches must be sorted
-/// and must not overlap.
+/// Returns the total time in ns in which devices were busy during the stretches `waits`. The stretches in `waits` must
+/// be sorted and must not overlap.
 fn busy_within(work: &WorkSpans, waits: &[Stretch]) -> u64 {
     let mut spans: Vec<Stretch> =
         work.spans.iter().map(|span| (work.streams.key(span).0, span.start, span.end)).collect();

@@ -23,7 +23,7 @@ fn is_device_wait(call: &str) -> bool {
 pub(super) struct WaitCalls(Vec<(u64, u64, ContextId)>);
 
 impl WaitCalls {
-    /// Stores the row if it describes a call that waited. All other rows are ignored.
+    /// Stores the row if it describes a call that waited. Rows that do not describe a waiting call are ignored.
     pub(super) fn add(&mut self, row: &Row<'_>) {
         if let Row::Wait(Wait { time, duration, context, .. }) = *row
             && self.0.len() < MAX_WAITS

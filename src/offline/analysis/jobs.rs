@@ -51,7 +51,7 @@ pub fn find_difference(members: &[JobMember]) -> Option<JobDifference> {
     Some(JobDifference::NoCommonKernel(first, other))
 }
 
-/// Returns the smallest index in the group that contains `at`. This index identifies the group.
+/// Returns the smallest index in the group that contains `at`. The smallest index of a group identifies the group.
 fn group_of(groups: &mut [usize], mut at: usize) -> usize {
     while groups[at] != at {
         groups[at] = groups[groups[at]];

@@ -16,7 +16,8 @@ pub(super) struct PackedOp {
     pub(super) work: Work,
     /// Correlation id, or 0 if the caller does not need it.
     pub(super) correlation: u32,
-    /// Index of the stream, together with flags. Both are usually the same for many consecutive operations.
+    /// Index of the stream, together with flags. The index and the flags are usually the same for many consecutive
+    /// operations.
     pub(super) place: u32,
 }
 

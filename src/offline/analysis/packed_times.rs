@@ -63,7 +63,7 @@ pub(super) struct Stretches {
     /// Start of the last stretch in `bytes`.
     last: u64,
     is_unsorted: bool,
-    /// Stretch that was added last. It may still grow, so it is not encoded yet.
+    /// Stretch that was added last. The last stretch may still grow, so it is not encoded yet.
     open: Option<(u64, u64)>,
 }
 

@@ -2,12 +2,12 @@
 //! the alignment.
 //!
 //! No rank leaves a collective before the last rank has entered it. So if two ranks meet in a collective, neither rank
-//! leaves it before the other rank enters it. With the recorded times, this gives a lower and an upper bound for the
-//! difference between the two clocks. The bounds hold regardless of the network. The bounds from all collectives
-//! together give an interval of possible clock differences. From this interval, the module chooses the difference at
-//! which the ends of collectives coincide. The ends coincide in reality, because data reaches all ranks within
-//! microseconds. The reported error is the distance from the chosen difference to the farther end of the interval. The
-//! true clock difference is never farther from the chosen difference than the reported error.
+//! leaves it before the other rank enters it. So the recorded times of each such collective give a lower and an upper
+//! bound for the difference between the two clocks. The bounds hold regardless of the network. The bounds from all
+//! collectives together give an interval of possible clock differences. From this interval, the module chooses the
+//! difference at which the ends of collectives coincide. The ends coincide in reality, because data reaches all ranks
+//! within microseconds. The reported error is the distance from the chosen difference to the farther end of the
+//! interval. The true clock difference is never farther from the chosen difference than the reported error.
 //!
 //! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather,
 //! reduce-scatter and all-to-all. The bounds do not hold for a broadcast, and the recorded kernels do not show whether

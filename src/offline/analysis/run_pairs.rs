@@ -6,8 +6,8 @@
 //! straight line through all values in this order, and is subtracted. The remaining values are compared by a t-test.
 //! For n pairs of runs, the test has 2 n - 3 degrees of freedom.
 //!
-//! The probability that any row is wrongly called `slower` or `faster` is at most 1 %. This total of 1 % is divided
-//! among the verdicts by the constant [`SLOWER`] and the constants after it. Because several rows are tested, a
+//! The probability that any row is wrongly called `slower` or `faster` is at most 1 %. The total probability of 1 % is
+//! divided among the verdicts by the constant [`SLOWER`] and the constants after it. Because several rows are tested, a
 //! rotation test corrects the probability for their number (Langsrud, Rotation tests, Statistics and Computing 15,
 //! 2005). After level and drift were removed, the test rotates the values of all rows together, which keeps the
 //! correlation between rows. Therefore rows that always change together count as one test, and independent rows count
@@ -29,8 +29,8 @@ const FASTER: f64 = 0.0005;
 /// rows.
 const OTHER_ROWS: f64 = 0.000_15;
 /// Maximum probability that a noisy row is wrongly called slower, and maximum probability that it is wrongly called
-/// faster. This limit is stricter than the limit for rows without much noise, because noise shows that the runs are not
-/// well suited for the comparison.
+/// faster. Noisy rows have a stricter limit than all other rows, because noise shows that the runs are not well suited
+/// for the comparison.
 const NOISY: f64 = 0.003;
 /// Share of the margin that defines noisy rows. A row is noisy if half the width of its confidence interval exceeds
 /// this share of the margin.

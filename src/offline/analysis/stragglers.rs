@@ -91,10 +91,10 @@ pub struct RankComparison {
 pub enum StragglerVerdict {
     /// The rank is not the straggler.
     NotStraggler,
-    /// The rank is the straggler by communication time. It has the shortest communication time, because the other ranks
-    /// wait for it.
+    /// The rank is the straggler by communication time. A rank for which the other ranks wait has the shortest
+    /// communication time.
     OthersWait,
-    /// The rank is the straggler by work time. It has the most work. Work times are compared if some ranks do not
+    /// The rank is the straggler by work time. The rank has the most work. Work times are compared if some ranks do not
     /// communicate.
     MostWork,
     /// The rank is the straggler by communication or work time, but the difference may be chance, or there are too few

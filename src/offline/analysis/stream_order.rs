@@ -210,8 +210,8 @@ fn mark_graph_nodes(spans: &mut [WorkSpan]) {
 /// Results of comparing the activities of a run with the waits for these activities.
 #[derive(Debug, Default)]
 struct WaitedWork {
-    /// For each activity, the time at which a wait for it returned, or [`u64::MAX`] if no such wait is known. This list
-    /// is empty if the waits are not usable as evidence.
+    /// For each activity, the time at which a wait for it returned, or [`u64::MAX`] if no such wait is known. The list
+    /// of times is empty if the waits are not usable as evidence.
     ends: Vec<u64>,
     after_wait: Overlaps,
 }

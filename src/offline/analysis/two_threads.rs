@@ -2,8 +2,8 @@
 
 use std::thread;
 
-/// Minimum number of edges for which a second thread is started. The same minimum applies to lists of other items that
-/// take a few ns each. Starting a thread takes about 50 us.
+/// Minimum number of edges for which a second thread is started. For lists of items other than edges, the same minimum
+/// applies if an item takes a few ns. Starting a thread takes about 50 us.
 const MIN_LARGE: usize = 1 << 16;
 
 /// Whether `edges` is a number of edges for which it pays to start a second thread.

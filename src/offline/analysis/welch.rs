@@ -1,8 +1,8 @@
 //! Tests whether the average durations of two runs differ by more than chance. The test is Welch's t-test, two-sided,
 //! at a significance level of 0.001. The test assumes that durations are independent of each other.
 
-/// Number, total and spread of a set of durations. These three values suffice to compare the average of the set with
-/// the average of another set.
+/// Number, total and spread of a set of durations. Number, total and spread suffice to compare the average of one set
+/// with the average of another set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Durations {
     /// Number of durations.
@@ -42,8 +42,8 @@ impl Durations {
     }
 
     /// Joins the durations of two kinds of work. The joined spread contains the spread within `self` and the spread
-    /// within `other`. It does not contain the difference between the two means, because different kinds of work have
-    /// different means.
+    /// within `other`. The joined spread does not contain the difference between the two means, because different kinds
+    /// of work have different means.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {

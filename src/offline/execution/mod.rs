@@ -88,8 +88,8 @@ pub enum PairedBy {
 pub struct Coverage {
     /// Method by which operators were paired.
     pub paired_by: PairedBy,
-    /// Number of positions in the timeline at which the execution trace fits. This number is greater than 1 only for
-    /// [`PairedBy::NameOrder`].
+    /// Number of positions in the timeline at which the execution trace fits. The number of positions is greater than 1
+    /// only for [`PairedBy::NameOrder`].
     pub fitting_places: u64,
     /// Number of nodes that are not paired because the node and the operator with the same id have different names.
     pub other_names: u64,

@@ -76,8 +76,8 @@ impl Nesting {
     }
 
     /// For each call, replaces the enclosing operator by the operator with the call's External id, if this operator was
-    /// open at the time of the call. This matters if one operator ends and another operator starts in the same
-    /// microsecond, because then the times alone could give the wrong operator.
+    /// open at the time of the call. If one operator ends and another operator starts in the same microsecond, the
+    /// times alone could give the wrong operator for a call.
     fn trust_external_ids(&mut self, kineto: &Kineto, slack: i64) {
         // In the External id field of a call, Kineto before 2024 writes the correlation id instead.
         if kineto.calls.iter().all(|call| call.external.is_none() || call.external == call.correlation) {

@@ -20,7 +20,7 @@ pub(super) struct Pairs {
     /// Number of nodes that are not paired because the node and the operator with the same id have different names.
     pub(super) other_names: u64,
     /// For each thread of the timeline, whether it belongs to the process of the execution trace. Only operators on
-    /// these threads are paired, because ids are unique only within a process.
+    /// threads in the process of the execution trace are paired, because ids are unique only within a process.
     pub(super) own_threads: Vec<bool>,
 }
 

@@ -96,8 +96,8 @@ struct Finder<'a> {
     /// Pairs of a correlation id and its call, sorted. An id may occur several times if the file contains several
     /// processes.
     calls: Vec<(u64, usize)>,
-    /// Operators in the process of the execution trace, keyed by External id. This map is empty if the External ids of
-    /// GPU work do not refer to operators.
+    /// Operators in the process of the execution trace, keyed by External id. The map of operators is empty if the
+    /// External ids of GPU work do not refer to operators.
     ops: HashMap<u64, usize>,
     /// For each thread in the timeline, its root node.
     thread_roots: Vec<Option<usize>>,

@@ -8,9 +8,9 @@ use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
 /// Maximum time in ns for which the GPU's own scheduling accounts between the end of one operation and the begin of the
-/// next operation. On an H100, the time between two operations is 0.5 to 2 us. The same maximum applies to the time
-/// from the end of a launch call to the begin of the launched work. On an H100, GPU work begins 3 to 12 us after the
-/// end of the call that launched it.
+/// next operation. On an H100, the time between two operations is 0.5 to 2 us. The GPU's own scheduling also accounts
+/// for at most this time between the end of a launch call and the begin of the launched work. On an H100, GPU work
+/// begins 3 to 12 us after the end of the call that launched it.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
@@ -72,8 +72,8 @@ pub enum EdgeKind {
     Call,
     /// A thread runs between two calls.
     Host,
-    /// A thread's call waits until a call on another thread has ended. Such a hand-off between threads is inferred from
-    /// the times of the calls.
+    /// A thread's call waits until a call on another thread has ended. The wait for the other thread (hand-off) is
+    /// inferred from the times of the calls.
     HandOff,
     /// A call waits for a call of another thread, for example at a barrier.
     ThreadWait,
@@ -86,7 +86,7 @@ pub enum EdgeKind {
     /// A wait for a CUDA event ends only after the record of this event.
     Event,
     /// Work of the default stream has to end before work of another stream, or the reverse. If the kinds of the streams
-    /// are recorded, the dependency follows from the kinds. Otherwise it follows from the times.
+    /// are recorded, the dependency follows from the kinds, and otherwise from the times of the work.
     DefaultStream,
     /// A graph node begins only after the launch of the graph.
     GraphLaunch,
@@ -263,8 +263,8 @@ impl Graph {
     }
 
     /// Sorts the moments so that every edge leads to a later position. Moments of equal time are sorted so that an
-    /// instruction comes after the instructions on which it depends. This function sorts only the moments and not the
-    /// edges.
+    /// instruction comes after the instructions on which it depends. The function `sort_moments` sorts only the moments
+    /// and not the edges.
     pub(in super::super) fn sort_moments(&mut self) {
         let mut order: Vec<MomentId> = (0..self.moments.len() as MomentId).collect();
         // The stable sort is fast, because the moments of each thread and of each stream are already in order.
@@ -303,8 +303,8 @@ impl Graph {
 fn move_edges(edges: &mut Vec<Edge>, position: &[MomentId]) {
     edges.retain_mut(|edge| {
         (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
-        // If an edge leads backwards between moments of equal time, it could close a cycle. Such an edge can be
-        // dropped, because an edge between moments of equal time has no effect on times.
+        // If an edge leads backwards between moments of equal time, it could close a cycle, so it is dropped. An edge
+        // between moments of equal time has no effect on times.
         edge.from < edge.to
     });
 }

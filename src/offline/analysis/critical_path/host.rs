@@ -142,8 +142,8 @@ pub(in super::super) fn is_cuda_call(name: &str) -> bool {
 /// in addition to its wait.
 struct ShortestCalls {
     by_context: IdMap<ContextId, u64>,
-    /// Shortest duration of a call over all functions, in ns. This duration is used for a function if all calls of the
-    /// function waited.
+    /// Shortest duration of a call over all functions, in ns. If all calls to a function waited, the shortest duration
+    /// over all functions is used for this function.
     of_all: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Divides a part of the critical path if it is host time between two calls. Each of the new parts is the time that the
-//! thread spent in one stack.
+//! Divides the host time between two calls on the critical path into parts. Each part is the time that the thread spent
+//! in one stack.
 //!
 //! ```text
 //! calls    |launch|                                      |launch|

@@ -4,9 +4,9 @@
 use super::super::instructions::InstructionKind;
 use super::graph::MAX_LATENCY_NS;
 
-/// Minimum number of launches of a kind of work. Only a kind with at least this number gets its own shortest time. A
-/// kind with fewer launches than this minimum uses the shortest time over all kinds, because perhaps none of its
-/// launches found the stream idle.
+/// Minimum number of launches. A kind of work gets its own shortest time only if it has at least this number of
+/// launches. A kind with fewer launches than this minimum uses the shortest time over all kinds, because perhaps none
+/// of its launches found the stream idle.
 const MIN_LAUNCHES: u64 = 8;
 
 /// Kind of submitted work. Two kinds differ in the way in which the work reaches the GPU.

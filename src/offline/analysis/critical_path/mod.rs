@@ -57,8 +57,9 @@ pub(super) use lags::Submitted;
 
 /// Denominator N of a share: no critical path is returned if the recorded times contradict more than 1/N of the edges.
 const MAX_CONTRADICTED_PART: u64 = 20;
-/// Maximum time in ns by which an effect may precede its cause according to the recorded times. Such differences are
-/// expected up to this maximum, because GPU clocks are aligned with the host's clock only to within a few microseconds.
+/// Maximum time in ns by which an effect may precede its cause according to the recorded times. Effects that precede
+/// their causes by less than this are expected, because GPU clocks are aligned with the host's clock only to within a
+/// few microseconds.
 const CLOCK_ERROR_NS: u64 = 20_000;
 
 /// The critical path of a run, and the time by which each GPU operation could have ended later.
@@ -74,7 +75,7 @@ pub struct CriticalPath {
     /// calls of all threads keep their order.
     latest: Vec<u64>,
     /// For each moment, the latest time that would neither delay the end of the run nor change the order of calls
-    /// across threads. This list is empty if no call is limited by the order of calls.
+    /// across threads. The list of latest times is empty if the order of calls limits no call.
     in_order: Vec<u64>,
     parts: Vec<PathPart>,
     savings: OnceLock<Savings>,

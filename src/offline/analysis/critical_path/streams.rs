@@ -1,6 +1,6 @@
-//! Assigns an index to each stream of a run, and applies the rule of default streams. This rule holds within a CUDA
-//! context: work on the default stream waits for the other streams, and work on the other streams waits for the default
-//! stream.
+//! Assigns an index to each stream of a run, and applies the rule of default streams. By the rule of default streams,
+//! work on the default stream of a CUDA context waits for the context's other streams, and work on the other streams
+//! waits for the default stream.
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::super::states::StreamKey;

@@ -9,8 +9,8 @@
 //! above, thread 1 records the event after `gemm`. If `gemm` ended later than in the picture, the call `wait for event`
 //! would come before the call `record event`, and would wait for an older record. The dependency graph cannot show when
 //! the run would end in such a case. So the slack of a call ends where the next call of another thread that uses the
-//! same object begins. The order of calls limits slack only if the run records how threads wait for each other.
-//! Otherwise an unrecorded wait between two threads may keep their calls in order.
+//! same object begins. The order of calls limits slack only if the run records how threads wait for each other. If
+//! these waits are not recorded, the calls of two threads may be in order because of an unrecorded wait.
 
 use std::collections::HashMap;
 

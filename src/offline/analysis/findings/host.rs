@@ -227,10 +227,10 @@ pub(super) fn is_wait_alone(lost: &Lost<'_>, waited: &Place) -> bool {
     waited.of_call.waits_for_gpu && wait_reason(lost, waited) == Some(Reason::Wait)
 }
 
-/// Returns the reason for idle time of the GPU between a wait and the next call, in a recording. This idle time may
-/// have begun long after the wait. Therefore a wait counts as its reason only if the wait read a value, because a
-/// program usually uses such a value immediately. In addition, the idle time must be short or must recur. If a program
-/// works for seconds after a single read, it would work for the same time without the read.
+/// Returns the reason for idle time of the GPU between a wait and the next call, in a recording. The idle time between
+/// a wait and the next call may have begun long after the wait. Therefore a wait counts as its reason only if the wait
+/// read a value, because a program usually uses such a value immediately. In addition, the idle time must be short or
+/// must recur. If a program works for seconds after a single read, it would work for the same time without the read.
 fn reason_after_wait(lost: &Lost<'_>, waited: &Place, piece: &Piece) -> Option<Reason> {
     let is_short = piece.nanos / piece.gaps.max(1) < MIN_PAUSE_NS;
     ((is_short || !is_rare(lost, piece.gaps)) && reads_value(lost, waited)).then_some(Reason::Read)
@@ -306,8 +306,9 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
     }
 }
 
-/// Removes the groups for launches from `groups`, and returns them as one group. They are joined because a launch-bound
-/// program has no single culprit. The joined group also contains functions that cost little time between launches.
+/// Removes the groups for launches from `groups`, and returns them as one group. The groups are joined because a
+/// launch-bound program has no single culprit. The joined group also contains functions that cost little time between
+/// launches.
 fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> Option<Group> {
     let mut all = Group::default();
     groups.retain(|(reason, function), group| {

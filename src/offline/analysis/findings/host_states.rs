@@ -15,7 +15,8 @@ impl HostStates {
         self.threads.is_empty()
     }
 
-    /// Stores the row if it describes the state of a thread. All other rows are ignored.
+    /// Stores the row if it describes the state of a thread. Rows that do not describe the state of a thread are
+    /// ignored.
     pub fn row(&mut self, row: &Row<'_>) {
         if let Row::HostState(HostState { thread, since, context }) = *row {
             self.threads.entry(thread).or_default().push(since.0, context);

@@ -130,8 +130,8 @@ impl LaunchedWork {
     }
 }
 
-/// Returns the number of iterations. If the run has steps, each step is an iteration. Otherwise the number is
-/// estimated: it is the lower quartile of the launch counts of all stacks that launch repeatedly.
+/// Returns the number of iterations. If the run has steps, each step is an iteration. If it has no steps, the number of
+/// iterations is estimated by the lower quartile of the launch counts of all stacks that launch repeatedly.
 fn iterations(profile: &Profile, mut counts: Vec<u64>) -> u64 {
     let steps = profile.step_count();
     if steps > 1 {

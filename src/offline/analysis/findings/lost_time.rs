@@ -38,8 +38,8 @@ pub(super) struct Gap {
 #[derive(Debug, Default)]
 pub(super) struct LostTime {
     pub(super) pieces: Vec<Piece>,
-    /// Gaps between kernels, in order of time. This list is empty for a recording, because the pieces of a recording
-    /// have no start times.
+    /// Gaps between kernels, in order of time. For a recording, the list of gaps is empty, because the pieces of a
+    /// recording have no start times.
     pub(super) gaps: Vec<Gap>,
     /// Time in ns from the start of the first kernel to the end of the last kernel in the steady part, or `None` for a
     /// recording.
@@ -261,19 +261,19 @@ impl GapDivider<'_> {
     /// Divides two times among causes: the time before a launch in which the GPU ran no kernel, and the time of copies
     /// that were launched late. Everything that the host did since its last launch delayed this launch, even if the GPU
     /// still had work at that time. So the cost of an activity of the host is its duration since the last launch, but
-    /// at most the time that the GPU lost. This cost is the time that the GPU would not have lost without the activity.
-    /// While PyTorch's backward thread launches work, the thread that started the backward pass waits for the backward
-    /// thread. Therefore, in a backward pass, the time since the last launch is the time since the last launch by the
-    /// backward thread.
+    /// at most the time that the GPU lost. This cost is the part of the GPU's lost time that the GPU would not have
+    /// lost without the activity. While PyTorch's backward thread launches work, the thread that started the backward
+    /// pass waits for the backward thread. Therefore, in a backward pass, the time since the last launch is the time
+    /// since the last launch by the backward thread.
     ///
     /// Before a thread reads a value from the GPU, the host may have queued work and so be ahead of the GPU. After a
     /// read, the queue is empty, and the host has lost its lead over the GPU until work is queued again. All threads
     /// are affected by this loss, because with the lead their launches would have been less late.
     ///
-    /// If the host was reading a value when the GPU's kernels ended, it could not queue work during the read. Without
-    /// the read, the host could have queued work for as long as the read took. So a read costs the duration of the
-    /// read, and also the time from the end of the kernels until the read returned. If the host was waiting for copies
-    /// when the kernels ended, the copies are the reason for the lost time.
+    /// If the host was reading a value when the GPU's kernels ended, it could not queue work during the read. If the
+    /// host had not read the value, it could have queued work during the time that the read took. So a read costs the
+    /// duration of the read, and also the time from the end of the kernels until the read returned. If the host was
+    /// waiting for copies when the kernels ended, the copies are the reason for the lost time.
     ///
     /// A plain wait, which reads no value, costs less: the time until the wait returns, and the duration of a short
     /// launch. The host's work after a wait may need the result of the wait. So the time after a plain wait is charged
@@ -418,7 +418,7 @@ impl GapDivider<'_> {
 
     /// Divides the time for which a launched kernel waited. While copies ran, the kernel is assumed to have waited for
     /// these copies, and at other times for other work. Returns the total time of copies that began immediately after
-    /// their launch. Such copies were launched too late to overlap with kernels.
+    /// their launch. A copy that began immediately after its launch was launched too late to overlap with kernels.
     fn add_waiting_time(&mut self, site: SampleSite, from: u64, to: u64, parts: &mut Vec<(Key, u64)>) -> u64 {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;

@@ -50,8 +50,8 @@ impl RankRun {
         for stats in profile.works() {
             time.add(stats.work, &work_name(profile, stats.work), stats.weight.nanos);
         }
-        // With single activities, work is assigned to the step during which it was launched. Without them, it is
-        // assigned to the step during which it began.
+        // If there are single activities, work is assigned to the step during which it was launched. If there are only
+        // sums, work is assigned to the step during which it began.
         match step_times(profile, run.spans.as_slice()) {
             Some(steps) if !run.has_only_sums => time.steps = steps,
             _ => time.add_steps(profile.step_series()),

@@ -1,8 +1,8 @@
 //! Finds reads of values from the GPU, and computes the lead over the GPU that the host loses by each read.
 //!
 //! A thread that reads a value waits until the GPU has done all earlier work. So no work is queued when the read
-//! returns. Until the host is ahead of the GPU again, the GPU waits for every launch by any thread. Without the read,
-//! the host would be ahead of the GPU by the time for which the read waited.
+//! returns. Until the host is ahead of the GPU again, the GPU waits for every launch by any thread. If the thread had
+//! not read the value, the host would be ahead of the GPU by the time for which the read waited.
 
 use super::super::work_spans::WorkSpan;
 use super::thresholds::{MAX_READ_NS, MIN_QUEUED_NS};

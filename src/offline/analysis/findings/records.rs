@@ -42,8 +42,8 @@ pub struct Evidence<'a> {
     pub writer_state: Option<WriterState>,
 }
 
-/// Runs all checks of the recorded rows. The findings are sorted, the most severe first. Only the finding about the
-/// precision of times always comes last.
+/// Runs all checks of the recorded rows. The findings are sorted by severity, the most severe first. The finding about
+/// the precision of times always comes last.
 pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Evidence { linked, profile, .. } = *evidence;
     let facts = profile.row_facts();
@@ -381,7 +381,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     findings
 }
 
-/// GPU work for which no rows exist. Such work makes idle time unknown.
+/// GPU work for which no rows exist. If rows about GPU work are missing, idle time is unknown.
 struct MissingWork {
     what: &'static str,
     count: u64,
@@ -473,8 +473,8 @@ fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
     evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
 }
 
-/// Number of truncated or guessed stacks, and number of the activities launched from these stacks. Both numbers are
-/// reported, because a single stack may have launched most of the work.
+/// Number of truncated or guessed stacks, and number of the activities launched from these stacks. Stacks and
+/// activities are counted separately, because a single stack may have launched most of the work.
 struct IncompleteStacks {
     stacks: u64,
     /// Number of distinct stacks: complete, truncated and guessed.

@@ -60,8 +60,8 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
 }
 
 /// Whether the first step is slow because of additional work that recurs in every N-th step, for example an optimizer
-/// step or a checkpoint. This is assumed if, for some N, every N-th later step exceeds the usual duration by about as
-/// much as the first step does.
+/// step or a checkpoint. Such recurring work is assumed if, for some N, every N-th later step exceeds the usual
+/// duration by about as much as the first step does.
 fn recurs(durations: &[u64], usual: u64) -> bool {
     let excess = durations[0].saturating_sub(usual);
     let is_as_long = |nanos: &u64| nanos.saturating_sub(usual) >= excess / 10 * 9;
@@ -161,8 +161,8 @@ pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTi
 }
 
 /// Returns the GPU work of each iteration of a program without marked steps. The executions that one launch context
-/// launched of one kernel are used only if their number is a multiple of the number of iterations. Such a kernel is
-/// assumed to run equally often in each iteration.
+/// launched of one kernel are used only if their number is a multiple of the number of iterations. If it is a multiple,
+/// the kernel is assumed to run equally often in each iteration.
 fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec<StepWork> {
     let count = usize::try_from(iterations).unwrap_or(0);
     if count < MIN_STEPS {

@@ -1,4 +1,4 @@
-//! Thresholds of the findings about lost time. A finding whose cost is below its threshold is not reported. Otherwise
+//! Thresholds of the findings about lost time. A finding whose cost is below its threshold is not reported, because
 //! users would search for problems that do not exist. Healthy programs lose 1 to 5 % of their time in many small
 //! pieces.
 
@@ -61,14 +61,14 @@ pub(super) const MIN_SLOWDOWN_PERCENT: u64 = 3;
 
 /// Minimum difference between the idle times of two GPUs of a process, in percent of the steady part.
 pub(super) const MIN_IDLE_DIFFERENCE_PERCENT: f64 = 5.0;
-/// Minimum percentage of a rank's GPU time that kernels with the same duration as on other ranks must take. If they
-/// take more than this percentage, the work is divided unevenly. Otherwise the rank's GPU is slow.
+/// Minimum percentage of a rank's GPU time that kernels with the same duration as on other ranks must take. If such
+/// kernels take more than this percentage, the work is divided unevenly. If they take less, the rank's GPU is slow.
 pub(super) const MIN_UNEVEN_PERCENT: u64 = 50;
 /// Minimum difference in ns between the clocks of two ranks that is reported. If all ranks used one clock, the ends of
 /// a collective on all ranks would be within a few microseconds.
 pub(super) const MIN_RANK_CLOCK_NS: u64 = 100_000;
-/// Minimum percentage of changes from one stream to another at which the later kernel waits for the earlier kernel.
-/// Below this percentage, no finding is reported.
+/// Minimum percentage of changes from one stream to another at which the later kernel waits for the earlier kernel. If
+/// the later kernel waits at a lower percentage of the changes, no finding is reported.
 pub(super) const MIN_SERIAL_PERCENT: u64 = 80;
 /// Maximum time in ns from the end of work on one stream to the start of work on another stream that waited for it.
 pub(super) const MAX_HANDOVER_NS: u64 = 5_000;

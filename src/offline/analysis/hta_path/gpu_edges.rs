@@ -144,8 +144,9 @@ impl GpuWalk<'_> {
         }
     }
 
-    /// If the stream was empty when an operation was launched, adds an edge from the launch call to the operation.
-    /// Otherwise adds an edge from the previous operation of the stream. Returns whether an edge was added.
+    /// If the stream was empty when an operation was launched, adds an edge from the launch call to the operation. If
+    /// the stream was not empty, adds an edge to the operation from the previous operation of the stream. Returns
+    /// whether an edge was added.
     fn connect_work(&mut self, at: u32, start: u32, last: Option<u32>, source: Option<u32>) -> bool {
         let call = self.selection.partner(at);
         let begin = call.map(|call| self.events.rows[call as usize].start);

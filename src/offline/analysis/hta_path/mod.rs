@@ -1,6 +1,6 @@
-//! Computes the critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1). With these rules, the paths
-//! of HTA and gpuflame can be compared edge by edge. [`HtaRule`] lists the four points in which HTA's rules differ from
-//! the rules of gpuflame's own critical path.
+//! Computes the critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1). Because both tools use the
+//! same rules, a path computed by HTA can be compared edge by edge with this path. [`HtaRule`] lists the four points in
+//! which HTA's rules differ from the rules of gpuflame's own critical path.
 //!
 //! ```text
 //!   events -> select: rows of the window -> nodes -> edges of the host, edges of the GPU -> longest path -> classes

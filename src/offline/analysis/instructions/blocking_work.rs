@@ -3,8 +3,9 @@
 //!
 //! If a default stream waits for a CUDA event, it also waits for all work that was submitted earlier to the blocking
 //! streams of its CUDA context. Work that is submitted to these blocking streams after the wait has to wait for the
-//! default stream. Suppose that the work `second` was submitted to a blocking stream after the work `first`, but began
-//! before `first` ended. Then the default stream did not wait for an event between the two submissions.
+//! default stream. In the picture, the work `second` was submitted to a blocking stream after the work `first`, but
+//! began before `first` ended. So the default stream did not wait for an event between the submissions of `first` and
+//! `second`.
 //!
 //! ```text
 //! calls     first   wait   second

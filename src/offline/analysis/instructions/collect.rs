@@ -16,8 +16,8 @@ const STREAM_NULL: u32 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct InstructionRows {
     pub(super) joined: JoinedRows,
-    /// Earliest start and latest end of the GPU work that was launched outside all windows. Such work is not in the
-    /// list of instructions.
+    /// Earliest start and latest end of the GPU work that was launched outside all windows. GPU work that was launched
+    /// outside all windows is not in the list of instructions.
     pub(super) outside: Option<(u64, u64)>,
     pub(super) graph_rows: GraphRows,
     /// Whether a stream and the default stream of its CUDA context wait for each other.

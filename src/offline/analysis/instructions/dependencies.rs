@@ -64,7 +64,7 @@ impl AfterReason {
 #[derive(Default)]
 struct ContextStreams {
     /// For each instruction that is the last instruction of any stream, the number of streams whose last instruction it
-    /// is. This number can exceed 1, because a graph launch may be the last instruction of several streams.
+    /// is. The number of streams can exceed 1, because a graph launch may be the last instruction of several streams.
     by_last: BTreeMap<u32, u32>,
     /// For each thread, the index of its last wait for the whole CUDA context.
     synchronized: IdMap<Option<ThreadId>, u32>,

@@ -147,7 +147,7 @@ pub enum InstructionDetail<'a> {
         waits_for: Option<SyncKind>,
         /// Id of the CUDA event, as recorded by the tracer.
         event: Option<EventId>,
-        /// Return code of the waiting call. It is 0 if the awaited work had ended when the call returned.
+        /// Return code of the waiting call. The return code is 0 if the awaited work had ended when the call returned.
         result: u32,
     },
 }

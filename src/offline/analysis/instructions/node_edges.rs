@@ -16,8 +16,8 @@ pub(super) struct NodeEdges<'a> {
     numbers: IdMap<(u32, GraphNodeId), u32>,
     /// Nodes whose edges are all known: the graph launch that contains the node, keyed by the node's instruction index.
     known: IdMap<u32, u32>,
-    /// Graph launches in which a node began before a node for which it has to wait. In such a launch, the known edges
-    /// may be wrong.
+    /// Graph launches in which a node began before a node for which it has to wait. If a node began too early, the
+    /// known edges of its graph launch may be wrong.
     contradicted: BTreeSet<u32>,
 }
 

@@ -24,7 +24,8 @@ struct Wait {
     call: (u64, u64),
 }
 
-/// CUDA contexts and streams of a run. They are looked up for rows that contain a stream but not its device.
+/// CUDA contexts and streams of a run. The contexts and streams are looked up for rows that contain a stream but not
+/// its device.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     /// Device of each CUDA context in which work ran. The device is `None` if work in the context ran on several

@@ -114,8 +114,8 @@ impl GraphTopology {
 
     /// Whether all predecessors of a node are known.
     pub(super) fn knows(&self, graph: GraphId, node: GraphNodeId) -> bool {
-        // Files that list the nodes of graphs also list all edges of these graphs. Other files list only the edges of
-        // some graphs.
+        // Files that list the nodes of graphs also list all edges of these graphs. Files that do not list the nodes of
+        // graphs list only the edges of some graphs.
         let (graph, is_listed) = match self.graph_of.get(&node) {
             Some(graph) => (*graph, !self.is_empty()),
             None => (graph, self.graph_of.is_empty() && self.graphs.contains_key(&graph)),

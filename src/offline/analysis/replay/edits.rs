@@ -10,8 +10,8 @@ use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
 /// Maximum duration in ns of the host code between two launches, for the two launches to be replaced by one graph
-/// launch. The same maximum applies to the duration of each replaced launch call. A launch from Python takes up to a
-/// few hundred microseconds. If the host code takes longer, the program also does work that a graph does not save, for
+/// launch. Each replaced launch call must not last longer than this either. A launch from Python takes up to a few
+/// hundred microseconds. If the host code takes longer, the program also does work that a graph does not save, for
 /// example loading data or modules. The findings about lost time call such a longer duration a pause.
 const MAX_CAPTURED_GAP_NS: u64 = 500_000;
 

@@ -77,8 +77,8 @@ pub struct Lags {
     /// copies of different sizes can behave differently. For example, on a B200, copies of 5.11 MB begin 3 us before
     /// the end of their call, and copies of 5.46 MB begin 2 us after the end of their call.
     by_work: IdMap<(LagKey, WorkKey), Lag>,
-    /// For each kind of edge, the median lag over all functions and kinds of work. This lag is used if a [`LagKey`] has
-    /// too few samples.
+    /// For each kind of edge, the median lag over all functions and kinds of work. The median for a kind of edge is
+    /// used if a [`LagKey`] has too few samples.
     by_kind: BTreeMap<EdgeKind, Lag>,
     /// Function of each call, as an index into `names`. The calls are in the same order as in the dependency graph.
     functions: Vec<u32>,

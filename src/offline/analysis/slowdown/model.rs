@@ -51,10 +51,11 @@ pub(super) struct Op {
 /// Kind of average that replaces the measured durations in the ideal job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Average {
-    /// Mean. It is used for computation, because the total duration of computation must stay the same.
+    /// The mean, which is used for computation because the total duration of computation must stay the same.
     #[default]
     Mean,
-    /// Median. It is used for communication, because a few communication operations take much longer than the rest.
+    /// The median, which is used for communication because a few communication operations take much longer than the
+    /// rest.
     Median,
 }
 

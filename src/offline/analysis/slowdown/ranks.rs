@@ -280,8 +280,8 @@ impl Lanes<'_> {
     }
 
     /// Returns the position of the last collective that ends before the collective at `position` begins, on all ranks
-    /// and in all steps. This may be an earlier collective than the one at `position - 1`, because collectives on
-    /// different streams may overlap.
+    /// and in all steps. The returned position can be less than `position - 1`, because collectives on different
+    /// streams may overlap.
     fn collective_before(&self, position: usize) -> Option<usize> {
         (0..position).rev().find(|&at| {
             self.steps.iter().all(|step| {

@@ -1,5 +1,6 @@
-//! Attributes the idle time of streams to places in the code. These places are the calls and functions that the thread
-//! executed before it made the late launch. The rules are the same as for the idle time of whole GPUs.
+//! Attributes the idle time of streams to places in the code. If a launch was late, these places are the calls and
+//! functions that the launching thread executed before the launch. The rules are the same as for the idle time of whole
+//! GPUs.
 //!
 //! For a trace, states of threads are known only for times in which a whole GPU was idle. So if a stream is idle while
 //! other streams of the GPU are busy, its idle time is attributed to the late launch itself.

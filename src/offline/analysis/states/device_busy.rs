@@ -17,7 +17,7 @@ pub(super) struct DeviceBusy {
     pub(super) id: DeviceId,
     /// Union of the busy intervals of all streams.
     pub(super) busy: Vec<(u64, u64)>,
-    /// Busy intervals of the default streams. This list is empty if the device has only one stream.
+    /// Busy intervals of the default streams. The list of default streams is empty if the device has only one stream.
     defaults: Vec<(StreamKey, Vec<(u64, u64)>)>,
     pub(super) concurrency: Concurrency,
     /// Total busy time of all streams for each part of the shown time.

@@ -73,7 +73,7 @@ pub struct HtaIdle {
     pub key: (DeviceId, StreamId),
     /// Category of the idle time, which is `host_wait`, `kernel_wait` or `other`.
     pub category: &'static str,
-    /// Idle time in us. It can be negative, because gaps between overlapping operations are negative.
+    /// Idle time in us. Idle time can be negative, because gaps between overlapping operations are negative.
     pub micros: i64,
     /// Share of this category in the stream's idle time, or `None` if the stream's idle time is 0.
     pub ratio: Option<f64>,

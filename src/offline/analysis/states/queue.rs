@@ -31,8 +31,9 @@ impl Queue {
         self.longest = self.longest.max(self.ends.len() as u64);
     }
 
-    /// Returns the maximum number of operations in flight. `ops` is a second iteration over the same operations. It is
-    /// used only if the operations were not launched, or did not end, in the order in which they began.
+    /// Returns the maximum number of operations in flight. `ops` is a second iteration over the same operations. The
+    /// second iteration is used only if the operations were not launched, or did not end, in the order in which they
+    /// began.
     pub(super) fn longest<I: Iterator<Item = StreamOp>>(&self, ops: impl Fn() -> I) -> u64 {
         if !self.is_unsorted {
             return self.longest;

@@ -109,7 +109,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Creates an interval with times, a state and a cause. All further fields are `None`.
+    /// Creates an interval with times, a state and a cause. All fields except times, state and cause are `None`.
     pub fn new((start, end): (u64, u64), state: State, cause: StateCause) -> Self {
         Self { start, end, state, cause, event: None, source: None, work: None, late: None, culprit: None }
     }

@@ -10,7 +10,7 @@ pub type Concurrency = BTreeMap<u64, u64>;
 /// Launch delays. A launch delay is the time from the start of a launch call to the begin of the launched operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// Delays of single operations in ns. This list is sorted when all operations have been added.
+    /// Delays of single operations in ns. The list of delays is sorted when all operations have been added.
     pub nanos: Vec<u64>,
     /// Total of the launch delays for each cause, in ns.
     pub by_cause: BTreeMap<StateCause, u64>,

@@ -1,9 +1,9 @@
 //! Matches the messages between stages of a pipeline. Each send and each receive is matched to the computation whose
 //! data it moves, and each send is matched to a receive.
 //!
-//! Training frameworks also record sends and receives that move no data. These messages occur at the begin and end of a
-//! step, and in the first and last part of the model. Messages that move no data have no matching operation on another
-//! stage.
+//! Training frameworks also record sends and receives that move no data. Messages without data occur at the begin and
+//! end of a step, and in the first and last part of the model. Messages that move no data have no matching operation on
+//! another stage.
 
 use std::collections::{BTreeMap, HashMap};
 
