@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum time in ns between the ends of a collective's kernels on two ranks.
 const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum time in ns between the arrivals of the second last rank and the last rank for which the last rank counts as
-/// late. Shorter delays are ignored, because many traces round times to whole microseconds.
+/// The last rank counts as late only if it arrives at least this many ns after the second last rank. Shorter delays are
+/// ignored, because many traces round times to whole microseconds.
 const MIN_LATENESS_NS: i64 = 1_000;
-/// Minimum percentage of the kernels with one name that must end together with a kernel of another rank.
+/// Minimum percentage of kernels with one name whose end must coincide with the end of a kernel on another rank.
 const MIN_MATCHED_PERCENT: usize = 90;
 
 /// A kernel that moves data between ranks.
@@ -43,7 +43,7 @@ pub fn shift_collectives(kernels: &mut CollectiveKernels, shift: i64) {
     }
 }
 
-/// Number of collectives to which a rank came last, and the waiting time of the other ranks that this delay caused.
+/// Number of collectives to which a rank came last, and the time for which the other ranks waited for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Number of collectives to which the rank came last.
@@ -60,8 +60,8 @@ pub struct Arrivals {
     /// Number of collectives.
     pub count: u64,
     /// Lateness of the ranks that came last to at least one collective. A rank counts as last only if its delay after
-    /// the second last rank is large enough. The delay must exceed two times: the minimum lateness, and the time from
-    /// the first to the last end of the collective's kernels.
+    /// the second last rank is large enough. The delay must exceed both the minimum lateness and the time from the
+    /// first to the last end of the collective's kernels.
     pub late: BTreeMap<u32, Lateness>,
 }
 
@@ -71,8 +71,8 @@ pub enum NotComparable {
     /// Two ranks ran different numbers of kernels. Each field is the pair (rank, number of kernels) of one of these
     /// ranks.
     Counts((u32, u64), (u32, u64)),
-    /// The ends of paired kernels on two ranks are too far apart: the median difference is given in ns. The fields are
-    /// the two ranks and the time in ns.
+    /// The ends of paired kernels on two ranks are too far apart. The fields are the two ranks and the median
+    /// difference between the ends in ns.
     Ends(u32, u32, u64),
     /// The rank ran the kernels of this name on several GPUs.
     SeveralGpus(u32),
@@ -191,8 +191,8 @@ mod tests {
     }
 
     /// A rank that came last, as four values. The first two values are the rank and how often it came last. The third
-    /// value is its total delay in us after the second last rank. The fourth value is the total time in us that the
-    /// other ranks waited.
+    /// value is the total time in us by which the rank came after the second last rank. The fourth value is the total
+    /// time in us that the other ranks waited.
     type Late = (u32, u64, u64, u64);
 
     /// Returns the ranks, the number of collectives and the ranks that came last.

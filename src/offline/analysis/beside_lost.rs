@@ -64,8 +64,8 @@ pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
 struct LaunchedWork {
     thread: ThreadId,
     device: DeviceId,
-    /// Launch time, start and latest end for each operation, in launch order. The latest end in an entry is the maximum
-    /// over the ends of this operation and of all operations launched earlier.
+    /// Launch time, start and latest end for each operation, in launch order. The latest end in an entry of `works` is
+    /// the maximum of the ends of the entry's operation and of all operations launched before it.
     works: Vec<(u64, u64, u64)>,
 }
 
@@ -94,8 +94,8 @@ fn launched_by_stream(profile: &Profile, work: &WorkSpans) -> Vec<LaunchedWork> 
     streams
 }
 
-/// Finds the longest unexplained wait that a launch without an activity may have caused. On a stream, the next launched
-/// operation counts as waiting from the end of all operations launched before it until its own start.
+/// Finds the longest unexplained wait that a launch without an activity may have caused. An operation counts as waiting
+/// from the end of all operations that were launched before it on its stream until its own start.
 fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Option<Stretch> {
     let waits = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
         let next = stream.works.partition_point(|(launch, ..)| *launch <= time);

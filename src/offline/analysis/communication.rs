@@ -174,7 +174,7 @@ impl DeviceSpans {
 struct SpanUnion(Vec<(u64, u64)>);
 
 impl SpanUnion {
-    /// Adds a span. The span must not begin before any span that was added earlier.
+    /// Adds a span. Spans must be added in the order of their starts.
     fn add(&mut self, start: u64, end: u64) {
         match self.0.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),

@@ -19,11 +19,11 @@ const MIN_LATE_NS: u64 = 200_000;
 /// many reasons, so a few late waits prove nothing.
 const MIN_LATE_WAITS: u64 = 3;
 /// Denominator N of a share: late waits are reported only if they take more than 1/N of the time from the first to the
-/// last GPU work. Late waits below this minimum prove nothing, because a waiting thread is sometimes preempted.
+/// last GPU work. Shorter late waits prove nothing, because a waiting thread is sometimes preempted.
 const MIN_LATE_PART: u64 = 2;
 /// Denominator that replaces [`MIN_LATE_PART`] if different launches of the same graph led to different numbers of
-/// activities. The minimum for late waits is then lower, because different numbers of activities also suggest missing
-/// rows.
+/// activities. In this case, less late waiting suffices, because different numbers of activities also suggest that rows
+/// are missing.
 const MIN_LATE_PART_OF_GRAPHS: u64 = 10;
 
 /// A [`Sink`] that collects launch times and the times in which the GPU was busy.
@@ -43,7 +43,7 @@ pub struct StepCoverage {
 /// Substrings of the names of API calls that submit host functions to streams.
 const HOST_FUNCTION_CALLS: [&str; 2] = ["LaunchHostFunc", "StreamAddCallback"];
 
-/// Device and CUDA context of all GPU work, if it all belongs to one CUDA context.
+/// Device and CUDA context of the GPU work, if all GPU work belongs to one CUDA context.
 #[derive(Debug, Default)]
 enum WorkPlace {
     #[default]
@@ -207,8 +207,8 @@ impl StepCoverage {
             }
         }
         // If a run has only one step, this step may be a mark before or after the GPU work. If there are no steps, a
-        // window replaces them, and the window may contain no GPU work. Therefore neither an only step nor a window is
-        // reported as an empty step.
+        // window replaces them, and the window may contain no GPU work. Therefore a step or window without GPU work is
+        // not reported as an empty step if it is the only step or window of the run.
         if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }
@@ -270,7 +270,7 @@ impl StepCoverage {
     }
 
     /// For each bound (a time), stores the counts of the launches made before the bound. Returns the counts of all
-    /// launches, and the number of launches without recorded work although `waits` proves that their work had ended.
+    /// launches, and the number of launches whose work had ended according to `waits` but was not recorded.
     fn note_launches(
         &self,
         profile: &Profile,

@@ -8,7 +8,7 @@ use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, Row, ThreadId, Wait};
 
-/// Maximum number of waits to store. The maximum number of waits takes 24 MB of memory.
+/// Maximum number of waits to store. This many waits take 24 MB of memory.
 const MAX_WAITS: usize = 1 << 20;
 /// Substrings of the names of API calls that wait for all work of a GPU, in CUDA and in HIP.
 const DEVICE_WAITS: [&str; 3] = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];

@@ -61,7 +61,7 @@ impl HostHistory {
     }
 
     /// Returns the known stacks of `thread` between `from` and `to` (ns since 1970) as (start, end, stack), sorted by
-    /// start. The returned time ranges never overlap, even if a damaged file contains rows that do.
+    /// start. The returned time ranges never overlap, even if a damaged file contains rows that overlap.
     pub(super) fn during(
         &self,
         thread: ThreadId,

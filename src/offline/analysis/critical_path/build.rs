@@ -12,7 +12,7 @@ use super::thread_waits::{ThreadCalls, add_thread_edges};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, CorrelationId, Detail, IdMap, MemoryKind, SyncKind, ThreadId};
 
-/// Moments at which an instruction begins and ends on the GPU.
+/// The two moments at which an instruction begins and ends on the GPU.
 #[derive(Clone, Copy, Debug)]
 struct OnGpu {
     /// Moment at which the instruction begins. An event record or an event wait begins when the stream reaches the
@@ -42,7 +42,7 @@ pub(super) struct Builder<'a> {
     streams: Streams,
     /// Ends of GPU work, used to infer dependencies from times.
     ends: Vec<End>,
-    /// Stream index for the begin of each GPU operation and for each graph launch.
+    /// Begins of GPU operations and of graph launches, each with the index of its stream.
     stream_of: Vec<(MomentId, u32)>,
     has_waits: bool,
     /// Positions of the calls that waited for GPU work whose row is missing from the recording.
@@ -54,13 +54,13 @@ pub(super) struct Builder<'a> {
     thread_calls: ThreadCalls,
     /// Kernels that may overlap the previous kernel on their stream.
     overlaps: Vec<Overlap>,
-    /// Position of an edge: the edge from the begin to the end of the GPU work that was added most recently.
+    /// Position of the edge from the begin to the end of the most recently added GPU work.
     work_edge: usize,
 }
 
-/// Index of each host call, keyed by thread and start. If a call waits for another thread, its duration can be zero, so
-/// several such calls can have the same start. Therefore the key of a call that waits for other threads also contains
-/// the instruction.
+/// Index of each host call, keyed by thread and start. Calls that wait for another thread can have zero duration, so
+/// several of these calls can have the same start. Therefore the key of a call that waits for other threads also
+/// contains the instruction.
 #[derive(Default)]
 struct KnownCalls {
     /// Calls of each thread as (start, index), sorted by time. Nearly all calls are added in order of time.
@@ -333,9 +333,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Returns the minimum time in ns from the start of a launch call until its work could begin. `start` is the begin
-    /// of this work. If the work began after the launch call had ended, the returned time is at least the duration of
-    /// the call.
+    /// Returns the minimum time in ns from the start of a launch call to the begin of the launched work. `start` is the
+    /// recorded begin of this work. If the work began after the launch call had ended, the returned time is at least
+    /// the duration of the call.
     fn launch_lag(&self, call: &HostCall, kind: Submitted, start: u64) -> u64 {
         let shortest = self.lags.launch(kind);
         let whole = if start >= call.end { call.end - call.begin } else { 0 };
@@ -379,8 +379,9 @@ impl<'a> Builder<'a> {
         self.graph.contradict(cause, effect, EdgeKind::Stream);
     }
 
-    /// Walks back along the stream from the instruction `number`, and returns the index of the first instruction found
-    /// that is not an event record. Event records are skipped because an event record does not delay its stream.
+    /// Walks back along the stream from the instruction `number` until an instruction is not an event record, and
+    /// returns the index of this instruction. Event records are skipped because an event record does not delay its
+    /// stream.
     fn last_that_takes_time(&self, mut number: u32) -> u32 {
         while self.on_gpu[number as usize].kind == InstructionKind::Record {
             let before = self.list.get(number).after.iter().find(|after| after.reason == AfterReason::Stream);
@@ -520,7 +521,7 @@ impl<'a> Builder<'a> {
     fn add_host_waits(&mut self, instruction: &Instruction<'_>) {
         match instruction.kind {
             InstructionKind::Synchronize => self.add_synchronize(instruction),
-            // If a copy ends before the call that issued it returns, this call waited for the copy.
+            // If a copy ends before the call that issued the copy returns, the call waited for the copy.
             InstructionKind::Copy | InstructionKind::Fill if !is_node(instruction) => {
                 let at = self.call_of[instruction.number as usize];
                 let Some(call) = self.graph.calls.get(at as usize).copied() else { return };
@@ -535,8 +536,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Whether the call that issued a copy or fill may have waited for the end of this operation. Asynchronous calls do
-    /// not wait, except for copies of pageable memory, which the driver stages. A short asynchronous copy can still end
-    /// before a slow call returns.
+    /// not wait, except for copies of pageable memory, which the driver stages. Even if the call does not wait, a short
+    /// asynchronous copy can end before a slow call returns.
     fn may_wait(&self, instruction: &Instruction<'_>, context: ContextId) -> bool {
         let is_pageable = match instruction.detail {
             InstructionDetail::Work { activity, .. } => match activity.detail {
@@ -586,8 +587,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds the implicit waits of a host call that waits for a stream. By the rule of default streams, the next work on
-    /// the stream would have to wait for work on other streams. So a call that waits for the stream also waits for the
-    /// work on those other streams.
+    /// a stream may have to wait for work on other streams. So a call that waits for the stream also waits for the work
+    /// on those other streams.
     fn add_implied_waits(&mut self, instruction: &Instruction<'_>, at: u32) {
         let is_known = key_of(instruction)
             .is_some_and(|(_, context, stream)| self.list.is_blocking(context, stream).is_some());

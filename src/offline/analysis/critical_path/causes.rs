@@ -12,7 +12,7 @@ use gpuflame_model::record::{IdMap, Missing, NameId, Work};
 /// Reason why the recorded rows do not explain a part of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unexplained {
-    /// No row is recorded for the time before this part of the path.
+    /// The part is at the begin of the path, and no row is recorded for the time before it.
     BeforeRecords,
     /// The first work of a stream began late, perhaps because of earlier work that is not recorded.
     EarlierWork,
@@ -20,14 +20,14 @@ pub enum Unexplained {
     NoLaunch,
     /// The kernel runs for the first time, so perhaps its code had to be loaded first.
     FirstUse,
-    /// A default stream waited for a CUDA event, but the rows do not show which GPU this default stream is on. If it is
-    /// on the GPU of the delayed work, the stream of the delayed work also had to wait for the CUDA event.
+    /// A default stream waited for a CUDA event, but the rows do not show which GPU this default stream is on. If the
+    /// default stream and the delayed work are on the same GPU, the delayed work also had to wait for the CUDA event.
     UnknownGpu,
     /// The edges of the graph are not recorded.
     GraphEdges,
     /// Waits of streams for CUDA events are not recorded.
     NoWaitRecords,
-    /// All recorded causes had ended earlier, and no other variant of this enum applies.
+    /// All recorded causes of the delayed work had ended earlier, and no other variant of this enum applies.
     Other,
 }
 
@@ -124,9 +124,9 @@ impl<'a> Causes<'a> {
         }
     }
 
-    /// Whether an event wait on a default stream whose GPU is unknown was submitted after the previous instruction of
-    /// the stream. If the default stream is on the same GPU as the instruction, the instruction also has to wait for
-    /// the event. Always false for graph nodes, which wait only for their graph.
+    /// Whether a default stream whose GPU is unknown was made to wait for a CUDA event after the previous instruction
+    /// of the stream was submitted. If this default stream is on the same GPU as the instruction, the instruction also
+    /// has to wait for the CUDA event. Always false for graph nodes, which wait only for their graph.
     fn may_wait_for_unknown_gpu(&self, instruction: &Instruction<'_>, kind: EdgeKind) -> bool {
         let is_node = matches!(kind, EdgeKind::GraphNode | EdgeKind::GraphEdge | EdgeKind::GraphLaunch);
         let is_exempt = instruction

@@ -5,7 +5,7 @@
 
 use super::graph::{Edge, Graph, MomentId};
 
-/// Maximum number of edges that a linear search tries. Usually the edge that is searched for is only a few edges away.
+/// Maximum number of edges that a linear search tries. Usually the search finds the wanted edge after a few edges.
 const MAX_STEPS: usize = 64;
 
 /// View of a graph's edges, with the original lags or with replaced lags.
@@ -74,7 +74,7 @@ impl<'a> TimedGraph<'a> {
         self.times.map_or_else(|| self.graph.time(moment), |times| times[moment as usize])
     }
 
-    /// Returns the earliest time of all moments, and all moments that have the latest time.
+    /// Returns the earliest time of any moment, and the list of all moments that have the latest time.
     pub(super) fn bounds(&self) -> (u64, Vec<MomentId>) {
         match self.times {
             Some(times) => bounds_of(times.iter().copied()),
@@ -88,8 +88,8 @@ impl<'a> TimedGraph<'a> {
         self.times.map_or(call.end, |times| times[call.moments.1 as usize])
     }
 
-    /// Whether the kernel that ends at `end` overlapped the previous kernel but took as long as it takes alone. Always
-    /// false if the view replaces times, because replaced times do not show whether a kernel was slowed down.
+    /// Whether the kernel that ends at `end` overlapped the previous kernel but was not slowed down by it. Always false
+    /// if the view replaces times, because replaced times do not show whether a kernel was slowed down.
     pub(super) fn is_unhindered(&self, end: MomentId) -> bool {
         self.times.is_none() && self.graph.unhindered.contains_key(&end)
     }

@@ -7,10 +7,10 @@ use super::super::two_threads::{in_parallel, is_large};
 use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Maximum time in ns for which the GPU's own scheduling accounts between the end of one operation and the begin of the
-/// next operation. On an H100, the time between two operations is 0.5 to 2 us. The GPU's own scheduling also accounts
-/// for at most this time between the end of a launch call and the begin of the launched work. On an H100, GPU work
-/// begins 3 to 12 us after the end of the call that launched it.
+/// Maximum overhead in ns of the GPU's own scheduling, from the end of one operation to the begin of the next
+/// operation. On an H100, the time between two operations is 0.5 to 2 us. The same maximum is used for the overhead
+/// from the end of a launch call to the begin of the launched work. On an H100, GPU work begins 3 to 12 us after the
+/// end of the call that launched it.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
@@ -42,14 +42,14 @@ pub struct Moment {
     pub time: u64,
     /// Kind of the moment: what happens at this time.
     pub kind: MomentKind,
-    /// Index of the instruction that begins or ends. For the begin and end of a call, the index of the first
-    /// instruction that the call issued.
+    /// Index of the instruction that begins or ends at this moment. For the begin and end of a call, the index of the
+    /// first instruction that the call issued.
     pub instruction: u32,
     /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls). For moments on a GPU, which belong
     /// to no call, the value is `u32::MAX`.
     pub call: u32,
-    /// Sort key among moments of equal time. The sort key of a moment is the highest index among the instructions on
-    /// which the moment depends.
+    /// Sort key for moments that have equal times. The sort key of a moment is the highest index among the instructions
+    /// on which the moment depends.
     pub(in super::super) rank: u32,
 }
 
@@ -140,7 +140,7 @@ impl EdgeKind {
         }
     }
 
-    /// Whether the edge was inferred from times, not read from a row.
+    /// Whether the edge was inferred from times, because no row states it.
     pub fn is_inferred(self) -> bool {
         use EdgeKind::*;
         matches!(self, HandOff | DefaultStream | GraphNode | InferredOrder | InferredEvent | InferredWait)
@@ -189,7 +189,7 @@ pub struct Contradiction {
     pub effect: u32,
     /// Reason why the effect should come after the cause.
     pub kind: EdgeKind,
-    /// Time in ns from the effect to its cause, which comes later.
+    /// Time in ns by which the effect comes before its cause.
     pub nanos: u64,
 }
 
@@ -213,13 +213,13 @@ pub(in super::super) struct Graph {
     pub(in super::super) call_of: Vec<u32>,
     /// Whether calls that wait for other threads are recorded.
     pub(in super::super) knows_threads: bool,
-    /// Number of calls that waited for another thread's call which is not recorded.
+    /// Number of calls that waited for a call of another thread, if the call of the other thread is not recorded.
     pub(in super::super) unclear_thread_waits: u64,
     /// Number of calls that take a lock. If at most one thread takes locks, the number is 0.
     pub(in super::super) shared_locks: u64,
     /// Measured times of kernels that allow programmatic launches to begin, or that are launched programmatically.
     pub(in super::super) kernels: LearnedKernels,
-    /// Ends of kernels that overlapped the previous kernel but took as long as they take alone.
+    /// End moments of kernels that overlapped the previous kernel but were not slowed down by it.
     pub(in super::super) unhindered: IdMap<MomentId, ()>,
     /// For each listed call, the latest begin that does not change the order of calls across threads.
     pub(in super::super) order_limits: Vec<(MomentId, u64)>,

@@ -18,7 +18,7 @@ struct Line {
     last: Option<MomentId>,
     /// Calls of the thread that have begun but not yet ended.
     open: Vec<u32>,
-    /// Begin moments of the thread's calls, as far as they were read.
+    /// Begin moments of the calls of the thread that were already read.
     begins: Vec<MomentId>,
 }
 
@@ -82,9 +82,9 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
 }
 
 /// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. The
-/// first call of a thread is assumed to have waited for another thread. A later call is assumed to have waited if the
-/// other thread was in calls for a large part of the pause before the call. The constant [`HAND_OFF_PART`] defines how
-/// large this part must be.
+/// first call of a thread is assumed to have waited for another thread. Any later call is assumed to have waited if the
+/// other thread was in calls for a large part of the pause before the later call. The constant [`HAND_OFF_PART`]
+/// defines how large this part must be.
 fn is_hand_off(
     graph: &Graph,
     lines: &[Line],
@@ -115,7 +115,7 @@ fn number_threads(graph: &Graph) -> Vec<u32> {
     numbers.collect()
 }
 
-/// The two threads whose calls ended last, each as thread index and moment of the end.
+/// The last ended calls of two different threads, each as (index of the thread, moment of the end).
 #[derive(Default)]
 struct LatestEnds([Option<(usize, MomentId)>; 2]);
 
@@ -138,8 +138,8 @@ pub(in super::super) fn is_cuda_call(name: &str) -> bool {
     !name.starts_with("pthread_")
 }
 
-/// Shortest durations in ns of calls that did not wait. A call that waits is assumed to need this duration on the host
-/// in addition to its wait.
+/// Shortest durations in ns of calls that did not wait. A waiting call is assumed to need the shortest duration on the
+/// host in addition to its wait.
 struct ShortestCalls {
     by_context: IdMap<ContextId, u64>,
     /// Shortest duration of a call over all functions, in ns. If all calls to a function waited, the shortest duration

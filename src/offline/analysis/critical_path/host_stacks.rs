@@ -11,8 +11,7 @@ use super::path::{PathClass, PathPart, What};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, FrameKind, IdMap, LabelKind};
 
-/// A stack that a thread had for some time: the time span, the launch context with the stack, and the class for this
-/// part of the path.
+/// Stack of a thread during a time span, with the class that this part of the path gets.
 pub(in super::super) struct HostStack {
     pub(in super::super) span: (u64, u64),
     pub(in super::super) context: ContextId,
@@ -61,7 +60,7 @@ pub(in super::super) fn divide(parts: &[PathPart], each_stack: &mut EachStack<'_
     divided
 }
 
-/// Finds the class of a part of the path from the stack in which the thread was.
+/// Finds the class of a part of the path from the stack that the thread had in this part.
 pub(in super::super) struct StackClasses<'a> {
     profile: &'a Profile,
     known: IdMap<ContextId, Option<PathClass>>,

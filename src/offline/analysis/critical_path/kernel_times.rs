@@ -22,7 +22,7 @@ pub(in super::super) struct KernelTimes {
     /// measured only in launches in which this kernel waited for the previous kernel's end.
     pub(in super::super) tail: Option<u64>,
     /// Minimum time in ns from the end of the previous kernel to this kernel's end. The minimum is taken over the
-    /// launches in which this kernel overlapped the previous kernel. The kernel's tail is not longer than this minimum.
+    /// launches in which this kernel overlapped the previous kernel. It is an upper bound for the kernel's tail.
     pub(in super::super) max_tail: Option<u64>,
 }
 

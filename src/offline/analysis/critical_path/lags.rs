@@ -1,5 +1,5 @@
-//! Finds the shortest times from a launch call to the begin of the launched GPU work. If work begins later than the
-//! shortest time after its launch call, it must have waited for something else.
+//! Finds the shortest times from a launch call to the begin of the launched GPU work. If work begins later after its
+//! launch call than this shortest time, it must have waited for something else than its launch.
 
 use super::super::instructions::InstructionKind;
 use super::graph::MAX_LATENCY_NS;
@@ -9,7 +9,7 @@ use super::graph::MAX_LATENCY_NS;
 /// of its launches found the stream idle.
 const MIN_LAUNCHES: u64 = 8;
 
-/// Kind of submitted work. Two kinds differ in the way in which the work reaches the GPU.
+/// Kind of submitted work. Kinds of work are distinguished because they reach the GPU in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in super::super) enum Submitted {
     Kernel,
@@ -66,8 +66,8 @@ impl Lags {
         }
     }
 
-    /// Returns the shortest time in ns from the start of a call to the begin of its GPU work. The result is at most
-    /// [`MAX_LATENCY_NS`], because it is possible that all launches in a file waited in a full queue.
+    /// Returns the shortest time in ns from the start of a call to the begin of its GPU work. Returns at most
+    /// [`MAX_LATENCY_NS`], because all launches in a file may have waited in a full queue.
     pub(super) fn launch(&self, kind: Submitted) -> u64 {
         self.shortest[kind as usize].min(MAX_LATENCY_NS)
     }

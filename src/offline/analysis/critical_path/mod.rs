@@ -57,9 +57,9 @@ pub(super) use lags::Submitted;
 
 /// Denominator N of a share: no critical path is returned if the recorded times contradict more than 1/N of the edges.
 const MAX_CONTRADICTED_PART: u64 = 20;
-/// Maximum time in ns by which an effect may precede its cause according to the recorded times. Effects that precede
-/// their causes by less than this are expected, because GPU clocks are aligned with the host's clock only to within a
-/// few microseconds.
+/// Maximum time in ns by which an effect may precede its cause according to the recorded times. In correct recordings
+/// too, effects precede their causes by a few microseconds, because GPU clocks are aligned with the host's clock only
+/// to within a few microseconds.
 const CLOCK_ERROR_NS: u64 = 20_000;
 
 /// The critical path of a run, and the time by which each GPU operation could have ended later.
@@ -98,8 +98,8 @@ impl CriticalPath {
     /// Finds the critical path. Returns `None` if there are no moments.
     ///
     /// # Errors
-    /// Fails if too many effects precede their causes and a clock error cannot explain the longest of these time
-    /// differences. The returned error is the contradiction with the longest time difference.
+    /// Fails if many effects precede their causes, and if one of them precedes its cause by more time than a clock
+    /// error can explain. The returned error is the contradiction with the longest time difference.
     pub fn new(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let path = Self::for_replay(list, profile)?;
         Ok(path.map(|path| path.with_slack(&Causes::new(list))))
@@ -128,8 +128,8 @@ impl CriticalPath {
         Ok(Some(Self::of_graph(graph)))
     }
 
-    /// Finds the critical path of a graph whose moments and edges are sorted. The instructions may come from several
-    /// lists.
+    /// Finds the critical path of a graph whose moments and edges are sorted. The instructions of the graph may come
+    /// from several lists, for example one list per rank.
     pub(super) fn of_facts(graph: Graph, facts: &dyn InstructionFacts) -> Self {
         Self::of_graph(graph).with_slack(facts)
     }
@@ -154,8 +154,8 @@ impl CriticalPath {
         self
     }
 
-    /// Divides each time between two calls of a thread into parts: one part for each known stack of the thread in this
-    /// time.
+    /// Divides the parts of the path between two calls of a thread by the known stacks of the thread: each stack gets a
+    /// part of its own.
     pub fn with_host_stacks(mut self, history: &HostHistory, profile: &Profile) -> Self {
         let mut classes = StackClasses::new(profile);
         let calls = &self.graph.calls;
@@ -194,7 +194,8 @@ impl CriticalPath {
         }
     }
 
-    /// Divides each time between two calls of a thread into parts: one part for each stack that `each_stack` supplies.
+    /// Divides the parts of the path between two calls of a thread by the stacks that `each_stack` supplies: each stack
+    /// gets a part of its own.
     pub(super) fn divide_host_time(&mut self, each_stack: &mut EachStack<'_>) {
         self.parts = host_stacks::divide(&self.parts, each_stack);
     }

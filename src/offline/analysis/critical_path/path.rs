@@ -20,7 +20,7 @@ pub enum PathClass {
     HostFunction,
     /// A call on the host runs.
     Call,
-    /// A call returns after the GPU work that it waited for has ended.
+    /// Time from the end of GPU work to the return of the call that waited for this work.
     Return,
     /// A host thread runs between two of its calls.
     Host,
@@ -82,14 +82,14 @@ pub enum What {
     Between(u32, u32),
     /// Time between two calls for which a stack of the thread is recorded.
     Stack {
-        /// Position of the call before this time.
+        /// Position of the call after which this time begins.
         after: u32,
-        /// Position of the call after this time.
+        /// Position of the call at which this time ends.
         before: u32,
         /// Launch context (stack and API call) that contains the recorded stack.
         context: ContextId,
     },
-    /// The part of the path belongs to no recorded object.
+    /// No recorded object, for parts of the path that belong to none.
     Nothing,
 }
 
@@ -229,8 +229,7 @@ impl Walk<'_> {
             EdgeKind::Stream | EdgeKind::GraphEdge | EdgeKind::GraphNode if to.kind == MomentKind::End => {
                 self.work(span, to.instruction);
             }
-            // A graph node begins before the previous node has ended, because the previous node allowed this
-            // (programmatic edge).
+            // By a programmatic edge, a graph node may begin before the previous node has ended.
             EdgeKind::GraphNode if from.kind == MomentKind::Begin => self.work(span, from.instruction),
             _ => self.gap(span, to.instruction, edge.kind),
         }

@@ -20,7 +20,8 @@ use gpuflame_model::record::{GraphId, GraphNodeId, IdMap};
 /// Maximum difference in ns between the launch delays of kernels that find their stream idle. The maximum of 1 us was
 /// measured on an H100.
 const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
-/// Denominator N of a share: the values measured for one time of a kernel may differ by at most 1/N of their median.
+/// Denominator N of a share: a time of a kernel counts as measured only if its samples differ by at most 1/N of their
+/// median.
 const MAX_SPREAD_PART: u64 = 50;
 
 /// A kernel that is or may be launched programmatically (the second kernel), and the previous kernel (the first
@@ -35,7 +36,7 @@ pub(super) struct Overlap {
     /// Time at which the last other cause let the second kernel begin, or `None` if it is unknown. Other causes are all
     /// causes except the first kernel.
     pub(super) other: Option<u64>,
-    /// Kind that the edge between the two kernels has if the launch is not programmatic.
+    /// Kind of the edge between the two kernels, for the case that the launch is not programmatic.
     pub(super) kind: EdgeKind,
 }
 
@@ -112,7 +113,7 @@ struct Learning<'a> {
     graph: &'a mut Graph,
     list: &'a InstructionList,
     learned: LearnedKernels,
-    /// Whether a graph edge is programmatic, for each edge for which a launch shows this.
+    /// Graph edges for which any launch shows whether they are programmatic, each with this flag.
     pairs: IdMap<NodePair, bool>,
 }
 
@@ -158,8 +159,8 @@ impl Learning<'_> {
         }
     }
 
-    /// Stores the tail of the second kernel. If the second kernel ran longer than its duration without waiting, it
-    /// waited for the end of the previous kernel.
+    /// Stores the tail of the second kernel. If the second kernel ran longer than it does without waiting, it waited
+    /// for the end of the previous kernel.
     fn note_tail(&self, samples: &mut IdMap<KernelKey, Samples>, waiting: &[u32], overlap: &Overlap) {
         let (before, after) = self.spans(overlap);
         let instruction = self.list.get(overlap.after);

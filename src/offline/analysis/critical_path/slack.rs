@@ -50,11 +50,11 @@ fn decide_part(
     }
 }
 
-/// Sort key for the edges that lead to a moment. Each edge allows the moment from a certain time on. The edge with the
-/// largest key allows it at the latest time, so this edge decides the moment's time. If several edges give the same
-/// time, the edge from the latest moment decides, with two exceptions. If a kernel was not slowed down by the previous
-/// kernel, the kernel's own begin decides when it ends. If this rank may have entered a collective last, the begin of
-/// its own kernel decides when this kernel ends.
+/// Sort key for the edges that lead to a moment. Each edge gives the earliest time at which the moment can come. The
+/// edge with the largest key gives the latest of these times, so it decides when the moment comes. If several edges
+/// give the same time, the edge from the latest moment decides, with two exceptions. If a kernel was not slowed down by
+/// the previous kernel, the kernel's own begin decides when it ends. If this rank may have entered a collective last,
+/// the begin of its own kernel decides when this kernel ends.
 pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     let time = graph.time(edge.from);
     let from = match edge.kind {
@@ -101,8 +101,8 @@ pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
 }
 
 /// For each moment, returns the latest time that keeps the order of calls across threads. To keep this order, no call
-/// may begin after its limit in `Graph::order_limits`. `latest` contains the latest times without these limits. Returns
-/// an empty list if no call has a limit.
+/// may begin after its limit in `Graph::order_limits`. `latest` contains the latest times that hold without the limits
+/// for the order of calls. Returns an empty list if `Graph::order_limits` is empty.
 pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     if graph.order_limits.is_empty() {
         return Vec::new();
@@ -122,8 +122,8 @@ pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
 }
 
 /// For each edge of the critical path, returns the maximum time by which the run would end earlier if the edge took no
-/// time. The saving for an edge of the path is at most the smallest slack among all edges that bypass it. `path`
-/// contains the positions of the path's edges in order of time.
+/// time. The saving for an edge of the path is limited by the smallest slack of any edge that bypasses the edge of the
+/// path. `path` contains the positions of the path's edges in order of time.
 pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
     let mut is_on_path = vec![false; graph.edges.len()];
     path.iter().for_each(|at| is_on_path[*at as usize] = true);
@@ -137,7 +137,7 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
         while let Some(other) = others.next_if(|at| graph.edges[*at as usize].from <= edge.from) {
             let Edge { from, to, lag, .. } = graph.edges[other as usize];
             // Only edges that bypass the current edge of the path are stored in `past`. Most edges of the graph end
-            // before this edge begins.
+            // before the current edge of the path begins.
             if to > edge.from {
                 let slack = latest[to as usize] - lag - graph.time(from);
                 past.push(Reverse((slack, to)));

@@ -85,7 +85,7 @@ impl Streams {
     }
 
     /// Adds the stream of the next instruction. Also exempts streams from the rule of default streams. A stream is
-    /// exempt if its work overlapped work on the default stream of its CUDA context.
+    /// exempt if its work ran at the same time as work on the default stream of its CUDA context.
     pub(super) fn note(&mut self, instruction: &Instruction<'_>) {
         let number = key_of(instruction).map_or(NO_STREAM, |key| self.number(key));
         self.of_instruction.push(number);

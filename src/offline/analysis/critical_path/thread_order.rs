@@ -8,9 +8,10 @@
 //! A wait for a CUDA event waits for the last record of the event that was submitted before the wait. In the picture
 //! above, thread 1 records the event after `gemm`. If `gemm` ended later than in the picture, the call `wait for event`
 //! would come before the call `record event`, and would wait for an older record. The dependency graph cannot show when
-//! the run would end in such a case. So the slack of a call ends where the next call of another thread that uses the
-//! same object begins. The order of calls limits slack only if the run records how threads wait for each other. If
-//! these waits are not recorded, the calls of two threads may be in order because of an unrecorded wait.
+//! the run would end if a wait were for an older record. So the slack of a call ends where the next call of another
+//! thread that uses the same object begins. The order of calls limits slack only if the run records how threads wait
+//! for each other. If waits between threads are not recorded, the calls of two threads may be in order because of such
+//! a wait.
 
 use std::collections::HashMap;
 
@@ -38,8 +39,8 @@ enum Object {
     Locks,
 }
 
-/// How a call uses an object. If both uses of an object are `One`, or both are `Other`, their order does not matter. In
-/// all other cases it does.
+/// How a call uses an object. The order of two uses of an object matters, except if both uses are `One` or both are
+/// `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Use {
     Alone,
@@ -55,8 +56,8 @@ impl Use {
     }
 }
 
-/// Finds the calls whose order relative to calls of other threads matters. For each such call, returns the moment at
-/// which it begins, and the latest time at which it could begin without changing this order.
+/// Finds the calls whose order relative to calls of other threads matters. For each of these calls, returns the moment
+/// at which the call begins, and the latest time at which it could begin without changing the order.
 pub(super) fn order_limits(
     graph: &Graph,
     list: &InstructionList,

@@ -2,8 +2,8 @@
 //!
 //! Tools record barrier and lock calls, but do not record which barrier or lock a call uses. Therefore the times of the
 //! calls decide which calls belong to one barrier or lock. Threads that are in barrier calls at the same time are
-//! assumed to meet at one barrier. A call that waits for a lock is assumed to get it from the other thread that last
-//! released any lock during the wait.
+//! assumed to meet at one barrier. If a call waits for a lock, the lock is assumed to come from the thread that
+//! released any lock last during the wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ use gpuflame_model::record::{IdMap, ThreadId};
 /// Calls that wait for other threads or release a lock, each with its kind and its position in [`Graph::calls`].
 pub(super) type ThreadCalls = Vec<(ThreadWait, u32)>;
 
-/// Adds edges to the moments at which calls that wait for other threads return. For each waiting call, stores the time
-/// until which the call waited in `waits`.
+/// Adds edges to the moments at which calls that wait for other threads return. Stores in `waits`, for each waiting
+/// call, the time at which its wait ended.
 pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &mut IdMap<u32, u64>) {
     if calls.is_empty() {
         return;
@@ -67,8 +67,8 @@ fn count_unclear(graph: &Graph, found: &[(MomentId, u32)], kinds: [&[(HostCall, 
     kinds.into_iter().flatten().filter(is_unclear).count() as u64
 }
 
-/// Divides barrier calls into groups whose calls meet at one barrier. In a group, all calls begin before the first of
-/// them returns.
+/// Divides barrier calls into groups whose calls meet at one barrier. All calls of a group begin before any call of the
+/// group returns.
 fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
     let (mut first_end, mut threads) = (0, BTreeSet::new());
     let (mut groups, mut from) = (Vec::new(), 0);

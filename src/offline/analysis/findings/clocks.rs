@@ -33,8 +33,9 @@ pub(super) fn clock_difference(ranks: &[(u32, &CollectiveKernels)]) -> Option<Co
     })
 }
 
-/// Returns by how many ns collectives end later on the clock of `second` than on the clock of `first`. Returns `None`
-/// if the two ranks have no collectives in common, or if the difference varies too much between collectives.
+/// Returns the time in ns by which the ends of collectives are later on the clock of `second` than on the clock of
+/// `first`. Returns `None` if the two ranks have no collectives in common, or if the difference varies too much between
+/// collectives.
 pub(super) fn clock_offset(first: &CollectiveKernels, second: &CollectiveKernels) -> Option<i64> {
     let mut differences: Vec<i64> = Vec::new();
     for (name, kernels) in second {

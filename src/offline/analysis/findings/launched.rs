@@ -35,9 +35,9 @@ pub(super) struct Launched {
     pub(super) tiny: Sum,
     pub(super) to_device: Sum,
     pub(super) to_host: Sum,
-    /// Stack that launched the most copies, and the number of copies that it launched.
+    /// Stack that launched more copies than any other stack, and the number of its copies.
     pub(super) copy_site: Option<(SampleSite, u64)>,
-    /// Stack that launched the most tiny kernels, and the number of tiny kernels that it launched.
+    /// Stack that launched more tiny kernels than any other stack, and the number of its tiny kernels.
     pub(super) tiny_site: Option<(SampleSite, u64)>,
 }
 
@@ -52,8 +52,8 @@ pub(super) struct LaunchedWork {
 
 impl LaunchedWork {
     /// Sums up the GPU work in the steady part of a run. `spans` contains the single activities of the steady part.
-    /// `spans` is `None` for a recording of sums. In this case, the sums of the whole run are scaled to the steady
-    /// part.
+    /// `spans` is `None` for a recording of sums. If `spans` is `None`, the sums of the whole run are scaled to the
+    /// steady part.
     pub(super) fn new(
         profile: &Profile,
         places: &Places<'_>,

@@ -81,8 +81,8 @@ impl LostTime {
             key.is_launching = places.of(key.site).class(nanos / gaps.max(1)) == Class::Launching;
             let piece = pieces.number(key);
             pieces.add(piece, nanos, gaps);
-            // In a recording, a gap may be divided among samples at several places. The number of gaps includes it only
-            // at the place with the largest part.
+            // In a recording, a gap may be divided among samples at several places. Such a gap is counted only at the
+            // place with the largest part of the gap.
             if gaps == 0 {
                 add_to(&mut pieces.pieces[piece].uncounted, nanos);
             }
@@ -267,8 +267,8 @@ impl GapDivider<'_> {
     /// since the last launch by the backward thread.
     ///
     /// Before a thread reads a value from the GPU, the host may have queued work and so be ahead of the GPU. After a
-    /// read, the queue is empty, and the host has lost its lead over the GPU until work is queued again. All threads
-    /// are affected by this loss, because with the lead their launches would have been less late.
+    /// read, the queue is empty, and the host has lost its lead over the GPU until work is queued again. The loss of
+    /// the lead affects all threads, because their launches would have been less late if the host had kept its lead.
     ///
     /// If the host was reading a value when the GPU's kernels ended, it could not queue work during the read. If the
     /// host had not read the value, it could have queued work during the time that the read took. So a read costs the
@@ -318,7 +318,7 @@ impl GapDivider<'_> {
                 waited = Some((context, end - begin, end - from));
                 if is_wait_alone(self.run.lost, &place) {
                     // The GPU was busy during all activities before this wait, and the host even had time to wait for
-                    // the GPU. So these activities cost no GPU time.
+                    // the GPU. So the host's activities before this wait cost no GPU time.
                     alone_until = Some(end);
                     states.clear();
                     known.clear();

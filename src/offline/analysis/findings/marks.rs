@@ -6,8 +6,8 @@ use gpuflame_model::record::IdMap;
 /// Map from integers to values, which can be cleared in constant time.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// Values of small keys, each as (round, value). In an entry, the round is the value that the field `round` had
-    /// when the entry was set. Values from earlier rounds count as removed.
+    /// Values of small keys, each as (round, value). The round of an entry is the value that the field `round` had when
+    /// the entry was set. Values from earlier rounds count as removed.
     listed: Vec<(u32, u32)>,
     others: IdMap<u32, u32>,
     round: u32,

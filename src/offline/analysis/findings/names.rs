@@ -12,8 +12,8 @@ pub(super) struct FrameTraits {
     pub(super) profiles: bool,
     /// Whether a library that loads data was working or waiting.
     pub(super) loads_data: bool,
-    /// Whether the host waited for another thread. Among the frames of a stack, this counts only for the innermost
-    /// frames.
+    /// Whether the host waited for another thread. A wait for another thread counts only if it is in one of the
+    /// innermost frames of a stack.
     pub(super) waits_for_thread: bool,
 }
 

@@ -46,8 +46,8 @@ pub(super) type NameNumber = u32;
 /// A place in the host's code, with the names that describe it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
-    /// Indexes of the names of all frames, root first. If the place is a time between two calls, these are the frames
-    /// of both calls.
+    /// Indexes of the names of all frames, root first. If the place is a time between two calls, the list contains the
+    /// frames of both calls.
     pub(super) frames: Box<[NameNumber]>,
     /// API call at the inner end of the stack. Empty if the place is a time between two calls.
     pub(super) call: String,

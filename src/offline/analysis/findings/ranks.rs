@@ -231,8 +231,8 @@ const OF_HOST: [&str; 11] = [
 ];
 
 /// Returns the finding about the rank that delays the other ranks. If the late rank needs more GPU time than the other
-/// ranks, and mostly in one function, the work is divided unevenly. If nearly all its kernels take longer, or its host
-/// is late, the rank is slow.
+/// ranks, and mostly in one function, the work is divided unevenly. If nearly all kernels of the late rank take longer,
+/// or its host is late, the rank is slow.
 fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Cost {
     let own = &ranks[at];
     let others: Vec<&RankRun> =
@@ -295,8 +295,8 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
 
 /// For each place in the host's code, compares the idle time of the late rank's GPU with the median of the other ranks,
 /// and returns the place with the largest difference. If no place has more idle time, returns the place of the late
-/// rank's largest finding about the host that no other rank has. Returns an empty string if there is no such finding
-/// either.
+/// rank's largest finding about the host that no other rank has. Returns an empty string if neither such a place nor
+/// such a finding exists.
 fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     let of_others = |place: &String| {
         median(&others.iter().map(|rank| rank.late_at.get(place).copied().unwrap_or(0)).collect::<Vec<_>>())

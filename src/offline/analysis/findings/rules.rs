@@ -97,7 +97,7 @@ pub fn run_costs(run: &RunEvidence<'_>) -> RunCosts {
 }
 
 /// Runs all checks for lost time on one run, and returns their findings. The findings are sorted by cost, the most
-/// expensive first. After them come the checks that lacked data, and then the checks that found nothing.
+/// expensive first. After the findings come the checks that lacked data, and then the checks that found nothing.
 pub fn cost_findings(run: &RunEvidence<'_>) -> Vec<Finding> {
     let RunCosts { found, missing, wall, .. } = run_costs(run);
     findings_of(found, wall, |id| missing.get(id).cloned())
@@ -241,8 +241,8 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
 }
 
 /// Returns the time in ns in which a profiler worked on the program's threads in the steady part. If the run has no
-/// steady part, the time between the first and the last GPU work is used instead. A profiler's work before this time
-/// range is ignored, because it cannot delay a kernel in this time range.
+/// steady part, the time between the first and the last GPU work is used instead. A profiler's work before the first
+/// GPU work is ignored, because it delays no kernel.
 fn profiler_time(run: &RunEvidence<'_>) -> u64 {
     let spans = run.spans.as_slice();
     let all = || Some((spans.iter().map(|span| span.start).min()?, spans.iter().map(|span| span.end).max()?));
@@ -415,8 +415,8 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
         nanos = nanos.saturating_add(sums.nanos);
         count += sums.count;
     }
-    // Managed memory that fits into GPU memory migrates only once. If it does not fit, some pages migrate back to the
-    // host to make room for other pages.
+    // Managed memory that fits into GPU memory migrates only once. If managed memory does not fit, some pages migrate
+    // back to the host to make room for other pages.
     if from == 0 || from < to / 4 {
         return None;
     }

@@ -11,7 +11,7 @@ use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_model::profile::{Profile, StepGroup, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::{ContextId, CopyKind, IdMap, NameId, Work};
 
-/// Warm-up of a run: the first steps of a run in which the first steps took longer than the later steps.
+/// Warm-up of a run, which are the first steps if they took longer than the later steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WarmUp {
     pub(super) steps: usize,

@@ -62,7 +62,8 @@ pub(super) const MIN_SLOWDOWN_PERCENT: u64 = 3;
 /// Minimum difference between the idle times of two GPUs of a process, in percent of the steady part.
 pub(super) const MIN_IDLE_DIFFERENCE_PERCENT: f64 = 5.0;
 /// Minimum percentage of a rank's GPU time that kernels with the same duration as on other ranks must take. If such
-/// kernels take more than this percentage, the work is divided unevenly. If they take less, the rank's GPU is slow.
+/// kernels take more than this percentage, the work is divided unevenly. If such kernels take less than this
+/// percentage, the rank's GPU is slow.
 pub(super) const MIN_UNEVEN_PERCENT: u64 = 50;
 /// Minimum difference in ns between the clocks of two ranks that is reported. If all ranks used one clock, the ends of
 /// a collective on all ranks would be within a few microseconds.

@@ -34,8 +34,8 @@ fn locks(events: &HtaEvents, graph: &Graph, node: u32) -> bool {
     LOCKING_CALLS.contains(&events.name(row.name))
 }
 
-/// Adds edges between calls that hold the lock of the CUDA runtime. When such a call ends, it has waited for all
-/// lock-holding calls that began earlier, and for the previous end of a lock-holding call.
+/// Adds edges between calls that hold the lock of the CUDA runtime. The end of a lock-holding call depends on the
+/// begins of all lock-holding calls that began earlier, and on the previous end of a lock-holding call.
 fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     let (mut open, mut last): (Vec<u32>, Option<u32>) = (Vec::new(), None);
     for at in 0..graph.nodes.len() as u32 {
@@ -87,8 +87,8 @@ fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     threads.into_values().collect()
 }
 
-/// Returns the thread that has operators or annotations whose names contain `word`. Returns `None` if no thread has
-/// them, or if several threads do. Thread 0 is ignored.
+/// Returns the thread that has operators or annotations whose names contain `word`. Returns `None` if no thread, or
+/// more than one thread, has such operators or annotations. Thread 0 is ignored.
 fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> Option<&'a TrackId> {
     let rows = selection.window.iter().map(|at| &events.rows[*at as usize]);
     let named = rows
@@ -127,8 +127,8 @@ struct Edge {
 
 impl Edge {
     /// Compares two edges. At equal times, ends of slices come before starts. If two slices start or end at the same
-    /// time, the longer slice contains the shorter slice. If their durations are equal too, the slice that comes first
-    /// in the file contains the other slice.
+    /// time, the longer slice contains the shorter slice. If two slices are equal, the slice that comes first in the
+    /// file contains the other slice.
     fn compare(&self, other: &Self) -> Ordering {
         if self.slice == other.slice {
             return other.is_start.cmp(&self.is_start);

@@ -249,8 +249,8 @@ mod tests {
         assert_eq!(whole_micros(5_000, 9_000), (5, 9));
         assert_eq!(whole_micros(5_001, 8_999), (6, 8));
         assert_eq!(whole_micros(-1_500, 500), (-1, 0));
-        // A floating-point number of microseconds since 1970 has a precision of 0.25 us. Because of this precision, a
-        // fraction of 0.1 us is lost, and 0.2 us becomes 0.25 us.
+        // A floating-point number of microseconds since 1970 has a precision of 0.25 us. Because of the precision of
+        // 0.25 us, a fraction of 0.1 us is lost, and 0.2 us becomes 0.25 us.
         assert_eq!(
             whole_micros(1_700_000_000_000_000_100, 1_700_000_000_000_003_300).0,
             1_700_000_000_000_000

@@ -1,6 +1,6 @@
 //! The dependency graph as HTA builds it. The graph has two nodes per trace event, and edges of five types. A new edge
 //! replaces an existing edge between the same two nodes. Nodes and edges are stored in the order in which they were
-//! added. If several paths have equal length, this order decides which path is returned.
+//! added. If several paths have equal length, the order of nodes and edges decides which path is returned.
 
 use std::collections::HashMap;
 
@@ -106,8 +106,8 @@ pub(super) struct Graph {
     by_nodes: HashMap<(u32, u32), u32>,
     /// Nodes with at least one edge, in the order in which each node got its first edge.
     pub(super) order: Vec<u32>,
-    /// For each node, the edges that begin at this node. The next field contains, for each node, the edges that end
-    /// there.
+    /// For each node, the edges that begin at this node. The field `entering` contains, for each node, the edges that
+    /// end at this node.
     pub(super) leaving: Vec<Vec<u32>>,
     pub(super) entering: Vec<Vec<u32>>,
 }

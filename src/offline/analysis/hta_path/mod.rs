@@ -1,5 +1,5 @@
-//! Computes the critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1). Because both tools use the
-//! same rules, a path computed by HTA can be compared edge by edge with this path. [`HtaRule`] lists the four points in
+//! Computes the critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1). Because the rules are the
+//! same, the paths that HTA and gpuflame compute can be compared edge by edge. [`HtaRule`] lists the four points in
 //! which HTA's rules differ from the rules of gpuflame's own critical path.
 //!
 //! ```text
