@@ -8,9 +8,9 @@
 //!
 //! The times in the graphs of all ranks are converted to one clock, and the graphs are joined into one graph. A
 //! collective moves data only after the last rank has entered it. For each collective, the joined graph has a moment
-//! for the arrival of the last rank. On every rank, this moment comes after the begin and before the end of the rank's
-//! kernel. If a rank enters earlier than the last rank, but only by the clock error or less, the rank may have been the
-//! last. For its own kernel, such a rank counts as last, so that the path stays on this rank.
+//! for the arrival of the last rank. On every rank, the arrival comes after the begin and before the end of the
+//! collective's kernel. If a rank enters before the last rank by no more than the clock error, the rank may itself have
+//! been the last. Such a rank counts as last for its own kernel, so that the path stays on this rank.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -145,8 +145,8 @@ impl JobPath {
         self.starts.call(at).0
     }
 
-    /// If a part of the path is a wait in a collective, returns the rank that entered last and ended the wait. Returns
-    /// `None` for all other parts.
+    /// If a part of the path is a wait in a collective, returns the rank that entered last and ended the wait. If the
+    /// part is not such a wait, returns `None`.
     pub fn waited_for(&self, part: &PathPart) -> Option<LastRank> {
         let edge = self.path.edges().get(part.edge? as usize)?;
         let from = &self.path.moments()[edge.from as usize];
@@ -258,8 +258,8 @@ impl Joined {
         Some(())
     }
 
-    /// For the rank that was added last, stores the moments at which its collectives begin and end. The rank's edges
-    /// start at index `first_edge`, and its instructions start at index `first`.
+    /// Stores the begin and end moments of the collectives on the rank that was added last. The rank's edges start at
+    /// index `first_edge`, and its instructions start at index `first`.
     fn note_collectives(&mut self, first_edge: usize, first: u32, collectives: &[RankCollective]) {
         let rank = self.starts.0.len() - 1;
         let mut found: HashMap<u32, Member> = HashMap::new();
@@ -287,7 +287,7 @@ impl Joined {
         self.last_ranks.insert(instruction, LastRank { collective, rank, is_sure });
         // The arrival must sort after all moments of equal time: edges lead to the arrival from moments with the same
         // or an earlier time, and edges from the arrival lead only to later moments. The sort key `u32::MAX` in the
-        // field `rank` ensures this order.
+        // field `rank` sorts the arrival after all moments of equal time.
         let rank = u32::MAX;
         let arrived = self.graph.moments.len() as MomentId;
         self.graph.moments.push(Moment { time, kind: MomentKind::Arrived, instruction, call: NO_CALL, rank });

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Properties of a rank from which it is decided whether the rank belongs to a job.
+/// Properties of a rank that are used to decide whether the rank belongs to a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobMember {
     /// Id of the rank.

@@ -1,6 +1,6 @@
 //! Analyses that draw conclusions from a profile and from joined rows. Some analyses find out whether two runs differ
-//! by more than chance, and how long launches waited. Others find out which rank delays the job, and which figures of a
-//! trace are doubtful.
+//! by more than chance, and how long launches waited. Further analyses find out which rank delays the job, and which
+//! figures of a trace are doubtful.
 //!
 //! The analyses return their results as data, and the command prints these results.
 

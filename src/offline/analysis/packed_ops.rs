@@ -1,7 +1,7 @@
 //! Stores GPU operations in about 10 bytes each, because a run may have millions of operations.
 //!
-//! Nearly all operations are added in order of time, and this is also the order in which they were launched. So it
-//! suffices to store the differences between each operation and the previous operation.
+//! Nearly all operations are added in order of time, which is also the order of their launches. So it suffices to store
+//! the differences between each operation and the previous operation.
 
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_model::record::{Activity, ContextId, CopyKind, Fields, NameId, Nanos, Payload, Work};

@@ -2,16 +2,18 @@
 //! the alignment.
 //!
 //! No rank leaves a collective before the last rank has entered it. So if two ranks meet in a collective, neither rank
-//! leaves it before the other rank enters it. So the recorded times of each such collective give a lower and an upper
-//! bound for the difference between the two clocks. The bounds hold regardless of the network. The bounds from all
-//! collectives together give an interval of possible clock differences. From this interval, the module chooses the
-//! difference at which the ends of collectives coincide. The ends coincide in reality, because data reaches all ranks
-//! within microseconds. The reported error is the distance from the chosen difference to the farther end of the
-//! interval. The true clock difference is never farther from the chosen difference than the reported error.
+//! leaves the collective before the second of them has entered it. So the recorded times of each collective of two
+//! ranks give a lower and an upper bound for the difference between the clocks of the ranks. The bounds hold regardless
+//! of the network. The bounds from all collectives together give an interval of possible clock differences. From the
+//! interval of possible clock differences, the module chooses the difference at which the ends of collectives coincide.
+//! The ends coincide in reality, because data reaches all ranks within microseconds. The reported error is the distance
+//! from the chosen difference to the farther end of the interval. The true clock difference is never farther from the
+//! chosen difference than the reported error.
 //!
 //! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather,
 //! reduce-scatter and all-to-all. The bounds do not hold for a broadcast, and the recorded kernels do not show whether
-//! a collective is a broadcast. So the alignment is refused if the ends of collectives do not coincide after it.
+//! a collective is a broadcast. So the alignment is refused if the ends of collectives do not coincide after the
+//! alignment.
 
 /// Maximum difference in ns between the ends of a collective on two ranks after the alignment.
 pub const MAX_END_SPREAD_NS: i64 = 50_000;
@@ -51,7 +53,7 @@ pub enum ClocksRefused {
     /// Two ranks have different numbers of collectives. Each field is the pair (index of the rank, number of
     /// collectives) of one of these ranks.
     Counts((usize, usize), (usize, usize)),
-    /// After the alignment, the ends of collectives are still this many ns apart.
+    /// Even after the alignment, the ends of collectives on different ranks are this many ns apart.
     Ends(u64),
     /// For every possible difference between the two clocks, a rank would leave a collective before another rank enters
     /// it. The two fields are the indexes of the ranks.
@@ -69,13 +71,13 @@ pub struct GroupCollectives {
 }
 
 /// Aligns the clocks of `count` ranks that meet in groups. Each rank is compared with a rank that is already aligned.
-/// So the error of a rank is the error of this comparison plus the error of the aligned rank. To keep the errors of the
-/// clocks small, large groups are used first. In each group, the ranks that are not aligned yet are compared with the
-/// aligned rank that has the smallest error.
+/// So the error of a rank's clock is the error of the comparison plus the error of the aligned rank's clock. To keep
+/// the errors of the clocks small, large groups are used first. In each group, the ranks that are not aligned yet are
+/// compared with the aligned rank that has the smallest error.
 ///
 /// # Errors
-/// Fails if [`align_ranks`] fails for the ranks in a group. Also fails if a rank is connected with the first rank by no
-/// chain of groups.
+/// Fails if [`align_ranks`] fails for the ranks in a group. Also fails if no chain of groups connects some rank with
+/// the first rank.
 pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClocks, ClocksRefused> {
     let mut known: Vec<Option<(i64, u64)>> = vec![None; count];
     if let Some(first) = known.first_mut() {

@@ -17,20 +17,20 @@
 use std::f64::consts::{FRAC_2_PI, TAU};
 
 /// Probability that any main row is wrongly called slower although the runs are equal. The rules for noisy rows and
-/// small changes reduce this probability further, to 0.93 % at a noise of 1.5 % per run (the worst case), 0.5 % at a
-/// noise of 1 %, and 0.3 % at a noise of 5 %. Slowdowns get nearly all of the total of 1 %, because CI gates look for
-/// slowdowns. As a result, a comparison of 7 pairs of runs with 1 % noise finds a slowdown of 3 % with a probability of
-/// 99 %, and a speed-up of 3 % with a probability of about 80 %.
+/// small changes reduce the probability of a wrong verdict further, to 0.93 % at a noise of 1.5 % per run (the worst
+/// case), 0.5 % at a noise of 1 %, and 0.3 % at a noise of 5 %. Slowdowns get nearly all of the total of 1 %, because
+/// CI gates look for slowdowns. As a result, a comparison of 7 pairs of runs with 1 % noise finds a slowdown of 3 %
+/// with a probability of 99 %, and a speed-up of 3 % with a probability of about 80 %.
 const SLOWER: f64 = 0.0098;
 /// Probability that any main row is wrongly called faster although the runs are equal.
 const FASTER: f64 = 0.0005;
 /// Probability that any row that is not a main row is wrongly called slower, if no main row changed. The probability
-/// for wrongly called faster is the same. If a main row changed, all rows are tested with the probabilities for main
-/// rows.
+/// that such a row is wrongly called faster is equal to this probability. If a main row changed, all rows are tested
+/// with the probabilities for main rows.
 const OTHER_ROWS: f64 = 0.000_15;
-/// Maximum probability that a noisy row is wrongly called slower, and maximum probability that it is wrongly called
-/// faster. Noisy rows have a stricter limit than all other rows, because noise shows that the runs are not well suited
-/// for the comparison.
+/// Maximum probability that a noisy row is wrongly called slower, and equally that it is wrongly called faster. Noisy
+/// rows have a stricter limit than all other rows, because noise shows that the runs are not well suited for the
+/// comparison.
 const NOISY: f64 = 0.003;
 /// Share of the margin that defines noisy rows. A row is noisy if half the width of its confidence interval exceeds
 /// this share of the margin.
@@ -104,8 +104,8 @@ pub struct PairChange {
     /// Verdict that follows from the change and its interval.
     pub verdict: PairVerdict,
     /// Number of pairs of runs that would suffice for a verdict: this many pairs find a change as large as the margin.
-    /// If there is no change, they rule out a change of this size with a probability of about 90 %. The number is given
-    /// only if the verdict is inconclusive and at most 10,000 pairs are needed.
+    /// If there is no change, this many pairs rule out a change as large as the margin with a probability of about 90
+    /// %. The number is given only if the verdict is inconclusive and at most 10,000 pairs are needed.
     pub pairs_needed: Option<usize>,
 }
 
@@ -280,7 +280,7 @@ struct Measured {
 /// apply to a family, which is a set of rows that are tested together.
 struct Limits {
     usual: [f64; 2],
-    /// Limits for noisy rows.
+    /// Minimum values of t for noisy rows, in the same order.
     noisy: [f64; 2],
 }
 

@@ -4,9 +4,9 @@
 //! its GPU had more work or because its CPU launched late. Waiting counts as communication time, so the straggler is
 //! the rank with the least communication time. If not all ranks communicate, the straggler is the rank with the most
 //! work. A rank is reported only if its steps differ significantly from the steps of the other ranks, with at least ten
-//! steps on each side. Step durations are compared by their positions in sorted order. Their sum is not used, because
-//! the first step would dominate it: in this step, a rank may wait longer for the straggler than in all later steps
-//! together. Clocks of different ranks are never compared.
+//! steps on each side. Step durations are compared by their positions in sorted order. Sums of step durations are not
+//! compared, because the first step would dominate a sum: in the first step, a rank may wait longer for the straggler
+//! than in all later steps together. Clocks of different ranks are never compared.
 
 use super::communication::CommunicationFilter;
 use super::mann_whitney::{differ_at_one_percent, mean_positions};
@@ -37,8 +37,8 @@ pub struct StepTimes {
 const MIN_STEPS: usize = 10;
 
 impl RankTime {
-    /// Adds the steps of a run. In a run with thousands of steps, the steps are in groups. For each group, the average
-    /// of its steps is added once.
+    /// Adds the steps of a run. In a run with thousands of steps, the steps are in groups. For each group of steps, the
+    /// average of the group is added once.
     pub fn add_steps(&mut self, series: &StepSeries) {
         let steps = |group: &StepGroup| group.steps.max(1);
         self.steps.work.extend(series.groups.iter().map(|group| group.work / steps(group)));
@@ -154,8 +154,8 @@ pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
         .collect()
 }
 
-/// Minimum difference between the median step durations, in percent. A smaller difference is ignored even if it is
-/// statistically significant.
+/// Minimum difference between the median step durations, in percent. A smaller difference between steps is ignored even
+/// if it is statistically significant.
 const MIN_DIFFERENCE_PERCENT: u64 = 5;
 
 fn is_large_difference(one: u64, other: u64) -> bool {

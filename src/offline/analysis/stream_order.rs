@@ -20,17 +20,17 @@ const MIN_EXCESS_NS: u64 = 10_000;
 /// Denominator N of a share: a duration counts as impossible only if it exceeds the possible duration by more than 1/N
 /// of the stream's busy time.
 const MIN_EXCESS_PART: u64 = 100;
-/// If a wait for an activity returned before the activity's end, the duration counts as impossible only if this end
-/// comes more than this many ns after the return. The limit allows for differences between the clocks of the host and
-/// of the GPU, which are below 1 us in the traces examined so far.
+/// If a wait for an activity returned, the activity's duration counts as impossible only if the activity ends more than
+/// this many ns after the return. The limit allows for differences between the clocks of the host and of the GPU, which
+/// are below 1 us in the traces examined so far.
 const MIN_WAIT_EXCESS_NS: u64 = 100_000;
-/// If an activity ends after a wait for it returned, this shows that the clocks of host and GPU differ only if the time
-/// between the two exceeds this many ns.
+/// If an activity ends more than this many ns after a wait for it returned, the clocks of host and GPU differ.
 const MIN_CLOCK_ERROR_NS: u64 = 1_000_000;
 /// Denominator N of a share: waits are used as evidence only if at most 1/N of the activities end after a wait for them
 /// returned.
 const MAX_OUTLASTING_PART: u64 = 10;
-/// Maximum duration of an activity in ns: one day. A longer duration is impossible even if nothing else contradicts it.
+/// Maximum duration of an activity in ns: one day. A duration of more than one day is impossible even if no other fact
+/// contradicts it.
 const MAX_DURATION_NS: u64 = 86_400_000_000_000;
 /// Substring of the names of all API calls that can use programmatic dependent launch, which are `cudaLaunchKernelExC`
 /// and `cuLaunchKernelEx`.
@@ -112,7 +112,7 @@ impl StreamOrder {
 }
 
 /// Compares the times of all activities on each stream. Activities without a stream in the trace are not compared with
-/// each other. Also changes the order of the activities in `work`.
+/// each other. The function also changes the order of the activities in `work`.
 pub fn check_stream_order(
     profile: &Profile,
     work: &mut WorkSpans,
@@ -279,7 +279,7 @@ enum LaunchClass {
     /// The work may have run on an AMD GPU. On AMD GPUs, the recorded start of a kernel can be up to 1 us before the
     /// end of the previous kernel.
     MaybeAmd,
-    /// Any other call. Work launched by such a call runs in stream order.
+    /// Any other call. Work that any other call launched runs in stream order.
     Ordered,
 }
 

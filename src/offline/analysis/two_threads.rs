@@ -6,7 +6,7 @@ use std::thread;
 /// applies if an item takes a few ns. Starting a thread takes about 50 us.
 const MIN_LARGE: usize = 1 << 16;
 
-/// Whether `edges` is a number of edges for which it pays to start a second thread.
+/// Whether a list with this number of edges is large enough for a second thread.
 pub(super) fn is_large(edges: usize) -> bool {
     edges >= MIN_LARGE
 }

@@ -18,7 +18,7 @@ const MAX_PENDING: usize = 1 << 16;
 /// A [`Sink`] that stores the times and streams of activities.
 ///
 /// [`check_stream_order`](super::check_stream_order) compares the stored activities with each other. [`PlausibleSpans`]
-/// is made from them for the findings.
+/// contains the activities on which the findings are based.
 #[derive(Debug)]
 pub struct WorkSpans {
     /// Encoded activities, until [`WorkSpans::unpack`] decodes them.

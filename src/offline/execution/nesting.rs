@@ -79,7 +79,7 @@ impl Nesting {
     /// open at the time of the call. If one operator ends and another operator starts in the same microsecond, the
     /// times alone could give the wrong operator for a call.
     fn trust_external_ids(&mut self, kineto: &Kineto, slack: i64) {
-        // In the External id field of a call, Kineto before 2024 writes the correlation id instead.
+        // Kineto before 2024 writes the correlation id in the External id field of a call.
         if kineto.calls.iter().all(|call| call.external.is_none() || call.external == call.correlation) {
             return;
         }

@@ -25,7 +25,8 @@ pub(super) struct Pairs {
 }
 
 /// Maximum percentage of operators that have the same id but different names in the two files. If both files are from
-/// one run, the names are normally equal. The limit is above 0 because a profiler may change some names.
+/// one run, the names are normally equal. The limit for different names is above 0 because a profiler may change some
+/// names.
 const MAX_OTHER_NAMES_PERCENT: u64 = 10;
 
 impl Pairs {
@@ -100,7 +101,7 @@ impl Pairs {
         let numbers: HashMap<&str, u32> = kineto.names().zip(0..).collect();
         let mut threads = threads_of_ops(kineto, &pairs.own_threads);
         // The thread of the execution trace that began first determines the position in the timeline. The operators of
-        // all other threads must fit at positions that do not begin earlier.
+        // all other threads must fit at positions that do not begin before the position of the first thread.
         let mut begin = i64::MIN;
         for nodes in threads_of_nodes(trace) {
             let names: Option<Vec<u32>> =

@@ -184,7 +184,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Returns the node paired with `op`. If `op` is not in the execution trace, returns the node of the innermost
-    /// enclosing operator that is.
+    /// enclosing operator that is in the execution trace.
     fn node_around(&self, op: usize) -> Option<usize> {
         let mut around = Some(op);
         while let Some(op) = around {

@@ -57,9 +57,8 @@ pub(super) use lags::Submitted;
 
 /// Denominator N of a share: no critical path is returned if the recorded times contradict more than 1/N of the edges.
 const MAX_CONTRADICTED_PART: u64 = 20;
-/// Maximum time in ns by which an effect may precede its cause according to the recorded times. In correct recordings
-/// too, effects precede their causes by a few microseconds, because GPU clocks are aligned with the host's clock only
-/// to within a few microseconds.
+/// Maximum time in ns by which an effect may precede its cause according to the recorded times. Small contradictions
+/// are normal, because GPU clocks are aligned with the host's clock only to within a few microseconds.
 const CLOCK_ERROR_NS: u64 = 20_000;
 
 /// The critical path of a run, and the time by which each GPU operation could have ended later.

@@ -1,12 +1,12 @@
-//! Computes queue lengths. The queue length of a stream is the number of its operations that were launched but had not
-//! begun.
+//! Computes queue lengths. The queue length of a stream at a time is the number of operations that were launched on the
+//! stream but had not begun.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::events::{EventKind, HtaEvents};
 use super::window::Selection;
 
-/// Names of the launch calls whose operations enter the queue. The launches by these calls are also used to find the
+/// Names of the launch calls whose operations enter the queue. The calls in this list are also used to find the
 /// operations before and after CUDA events.
 const LAUNCH_CALLS: [&str; 12] = [
     "cudaLaunchKernel",
@@ -35,7 +35,7 @@ pub(super) fn launches(events: &HtaEvents, selection: &Selection) -> Vec<(u32, u
 
 /// Returns the queue length after each launch and after each start of an operation, keyed by row. As in HTA, streams
 /// with the same id on several GPUs share a queue. If a launch and a start have the same time in microseconds, the
-/// launch comes first. In HTA, the order of such a launch and start is undefined.
+/// launch comes first. In HTA, the order of a launch and a start with equal times is undefined.
 pub(super) fn queue_lengths(
     events: &HtaEvents,
     selection: &Selection,

@@ -1,11 +1,11 @@
-//! Finds the GPU work that each wait in a trace waited for.
+//! Finds, for each wait in a trace, the GPU work for which it waited.
 
 use std::collections::HashMap;
 
 use super::events::{EventKind, EventRow, HtaEvents};
 use super::window::Selection;
 
-/// Table of the waits for CUDA events, which gives the awaited work and the waiting work of each wait.
+/// Tables that give the awaited work and the waiting work of each wait for a CUDA event.
 #[derive(Debug, Default)]
 pub(super) struct EventWaits {
     /// For each record of a CUDA event, the last operation launched before it, keyed by the correlation id of the call

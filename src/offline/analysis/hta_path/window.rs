@@ -1,5 +1,5 @@
 //! Selects two sets of trace events for the analysis. One set is the whole trace without the profiler's last step. The
-//! other set is the window that an annotation gives.
+//! second set is the part of the trace in the window that an annotation defines.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,8 +16,8 @@ pub(super) struct Selection {
     pub(super) window: Vec<u32>,
     /// Start and end of the window, in us.
     pub(super) span: (i64, i64),
-    /// Partner of each row. The partner of GPU work or of a wait is the row of its call. The partner of a call is the
-    /// row of its GPU work or wait.
+    /// Partner of each row. The partner of GPU work or of a wait is the row of the call that issued it. The partner of
+    /// a call is the row of the GPU work or wait that the call issued.
     partners: HashMap<u32, u32>,
 }
 

@@ -1,11 +1,11 @@
-//! Collects the work on the blocking streams of each CUDA context. If the CUDA context of a wait is unknown, this work
-//! shows to which contexts the wait cannot belong.
+//! Collects the work on the blocking streams of each CUDA context. If the CUDA context of a wait is unknown, the work
+//! on blocking streams shows to which contexts the wait cannot belong.
 //!
 //! If a default stream waits for a CUDA event, it also waits for all work that was submitted earlier to the blocking
-//! streams of its CUDA context. Work that is submitted to these blocking streams after the wait has to wait for the
-//! default stream. In the picture, the work `second` was submitted to a blocking stream after the work `first`, but
-//! began before `first` ended. So the default stream did not wait for an event between the submissions of `first` and
-//! `second`.
+//! streams of its CUDA context. Work that is submitted to blocking streams after a wait of the default stream has to
+//! wait for the default stream. In the picture, the work `second` was submitted to a blocking stream after the work
+//! `first`, but began before `first` ended. So the default stream did not wait for an event between the submissions of
+//! `first` and `second`.
 //!
 //! ```text
 //! calls     first   wait   second
@@ -37,8 +37,8 @@ struct ContextWork {
 }
 
 impl BlockingWork {
-    /// Collects the work on blocking streams from the rows of a run. `blocking` states which streams are blocking. Work
-    /// on a stream is omitted if `blocking` does not contain the stream.
+    /// Collects the work on blocking streams from the rows of a run. `blocking` states for each stream of known kind
+    /// whether it is blocking. Work on a stream is omitted if `blocking` does not contain the stream.
     pub(super) fn new(
         rows: &JoinedRows,
         blocking: &IdMap<(GpuContextId, StreamId), bool>,

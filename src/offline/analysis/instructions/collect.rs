@@ -6,8 +6,8 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{Activity, CorrelationId, GpuContextId, IdMap, Row, StreamId};
 use gpuflame_traces::import::LinkReport;
 
-/// CUPTI's codes for the kinds of streams. There are three kinds: streams created without a flag, streams created with
-/// `cudaStreamNonBlocking`, and the default stream of a CUDA context.
+/// CUPTI's codes for the kinds of streams. A stream is of one of three kinds: created without a flag, created with
+/// `cudaStreamNonBlocking`, or default stream of a CUDA context.
 const STREAM_DEFAULT: u32 = 1;
 const STREAM_NON_BLOCKING: u32 = 2;
 const STREAM_NULL: u32 = 3;

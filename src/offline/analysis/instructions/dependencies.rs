@@ -1,4 +1,4 @@
-//! Finds the dependencies between instructions that the recorded data contains.
+//! Finds the dependencies between instructions, as far as the recorded data shows them.
 //!
 //! The order of calls on one thread is not listed as a dependency, because it follows from the order of the
 //! instructions. Implicit waits of and for default streams are not listed either, because the data does not show which
@@ -21,9 +21,9 @@ use super::topology::GraphRows;
 /// Dependency on an earlier instruction, which has to be done before the dependent instruction begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct After {
-    /// Index of the earlier instruction, which has to be done first.
+    /// Index of the earlier instruction of a dependency, which has to be done first.
     pub number: u32,
-    /// Reason why the earlier instruction has to be done first.
+    /// Reason why the earlier instruction of the dependency has to be done first.
     pub reason: AfterReason,
 }
 
@@ -31,18 +31,19 @@ pub struct After {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AfterReason {
     /// The previous instruction of the stream has to be done first. If the host waits for a stream, the stream's last
-    /// instruction before the wait has to be done first.
+    /// instruction has to be done before the wait ends.
     Stream,
-    /// The record of the awaited CUDA event has to be done first.
+    /// The record of the awaited CUDA event has to be done before the wait ends.
     Event,
     /// The host waits for a whole CUDA context. The last instruction of each stream in the context has to be done
-    /// first.
+    /// before the wait ends.
     Context,
     /// The launch of the graph that contains a node has to be done before the node begins.
     Graph,
-    /// According to the graph's edges, another node of the same graph launch has to be done first.
+    /// According to the graph's edges, an earlier node of the same graph launch has to be done before a node begins.
     GraphEdge,
-    /// The previous launch of the same graph has to be done first, because a graph never runs twice at the same time.
+    /// The previous launch of the same graph has to be done before a launch of the graph begins, because a graph never
+    /// runs twice at the same time.
     SameGraph,
 }
 
@@ -63,8 +64,8 @@ impl AfterReason {
 /// Streams of a CUDA context that have instructions.
 #[derive(Default)]
 struct ContextStreams {
-    /// For each instruction that is the last instruction of any stream, the number of streams whose last instruction it
-    /// is. The number of streams can exceed 1, because a graph launch may be the last instruction of several streams.
+    /// Last instructions of the streams, each with the number of streams whose last instruction it is. A graph launch
+    /// may be the last instruction of several streams.
     by_last: BTreeMap<u32, u32>,
     /// For each thread, the index of its last wait for the whole CUDA context.
     synchronized: IdMap<Option<ThreadId>, u32>,
@@ -101,11 +102,11 @@ pub(super) struct Finder<'a> {
     last: IdMap<StreamKey, u32>,
     contexts: IdMap<GpuContextId, ContextStreams>,
     records: IdMap<SyncId, u32>,
-    /// For each CUDA event id, the last record of the event, or `None` if several CUDA contexts use this id. The map is
-    /// used if event records have no ids in the data.
+    /// For each CUDA event id, the last record of the event, or `None` if several CUDA contexts use this id. The last
+    /// records are used if event records have no ids in the data.
     last_records: IdMap<EventId, Option<LastRecord>>,
-    /// Whether any wait names the event record for which it waits. If the instructions are in another order than in the
-    /// run, the flag is false.
+    /// Whether any wait names the event record for which it waits. The flag is false if the order of the instructions
+    /// differs from the order in the run.
     names_records: bool,
     ignores_records: bool,
     nodes: NodeEdges<'a>,
@@ -289,7 +290,7 @@ impl<'a> Finder<'a> {
             };
             self.places.find_stream(context?, stream)
         });
-        // If a call did not wait, it has no dependencies. An example is a query that found unfinished work.
+        // If a call did not wait, it has no dependencies. For example, a query that found unfinished work did not wait.
         if sync.result != 0 {
             return;
         }
@@ -312,8 +313,8 @@ impl<'a> Finder<'a> {
             SyncKind::CONTEXT => {
                 let thread = (self.thread_of)(caller);
                 let streams = self.contexts.entry(sync.context).or_default();
-                // All instructions before the thread's previous wait for the CUDA context were done when that wait
-                // returned, so they are skipped.
+                // Instructions before the thread's previous wait for this CUDA context are skipped, because they were
+                // done when the previous wait returned.
                 let since = streams.synchronized.insert(thread, number).unwrap_or(0);
                 let last = streams.by_last.range(since..).map(|(last, _)| *last);
                 self.after.extend(last.map(|number| After { number, reason: AfterReason::Context }));

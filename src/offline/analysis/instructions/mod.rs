@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Each instruction is listed after all instructions for which it waits, so the list can be replayed from top to
-//! bottom. Facts that are not in the data are missing from the list too, for example the edges of a graph if the tool
+//! bottom. The list contains only facts that the data contains. For example, it lacks the edges of a graph if the tool
 //! did not record them.
 
 mod blocking_work;
@@ -129,7 +129,7 @@ pub enum InstructionDetail<'a> {
     Graph {
         /// Id of the graph, or `None` if the data does not contain it.
         graph: Option<GraphId>,
-        /// Number of the graph's nodes that ran, or `None` if no node was recorded.
+        /// Number of nodes of the graph that ran, or `None` if no node was recorded.
         nodes: Option<u32>,
         /// Streams on which the nodes ran.
         streams: Option<&'a BTreeSet<StreamKey>>,
@@ -335,8 +335,8 @@ impl InstructionList {
     }
 
     /// Finds the dependencies that the instructions would have if they were issued in a different order. `order` lists
-    /// the indexes of the instructions in this new order. In the new order too, each wait for a CUDA event waits for
-    /// the last record of this event before the wait. `thread_of` returns the thread of a launch context.
+    /// the indexes of the instructions in this new order. In the new order, each wait for a CUDA event waits for the
+    /// last record of the event that comes before the wait. `thread_of` returns the thread of a launch context.
     pub(super) fn dependencies_in(
         &self,
         order: &[u32],

@@ -14,7 +14,7 @@ pub(super) struct NodeEdges<'a> {
     topology: &'a GraphTopology,
     /// Instruction index of each graph node, keyed by graph launch and node.
     numbers: IdMap<(u32, GraphNodeId), u32>,
-    /// Nodes whose edges are all known: the graph launch that contains the node, keyed by the node's instruction index.
+    /// Graph launch of each node whose edges are all known, keyed by the node's instruction index.
     known: IdMap<u32, u32>,
     /// Graph launches in which a node began before a node for which it has to wait. If a node began too early, the
     /// known edges of its graph launch may be wrong.

@@ -1,9 +1,9 @@
 //! Orders instructions by the times of the host calls that issued them.
 //!
 //! A call takes effect at some time between its start and its end. Usually the start of the call is used as the time of
-//! the instruction, with one exception. During a call, another thread may begin a second call on the same stream, and
-//! the work of the second call may run first. In that case, the first call took effect after the second call. If the
-//! launch of GPU work is unknown, the work is placed before the earliest call whose work ran later on the same stream.
+//! the instruction, with one exception. During a first call, a different thread may begin a second call on the same
+//! stream. If the work of the second call ran first, the first call took effect after the second call. If the launch of
+//! GPU work is unknown, the work is placed before the earliest call whose work ran later on the same stream.
 
 use std::collections::BTreeSet;
 
@@ -23,17 +23,15 @@ pub(super) enum Source {
     Graph(u32),
     /// An activity. For a graph node, the second value is the position of the graph launch that contains the node.
     Work(u32, Option<u32>),
-    /// A host function that a graph node ran. The second value is the position of the graph launch that contains the
-    /// node.
+    /// A host function that a graph node ran, with the position of the graph launch that contains the node.
     HostNode(u32, u32),
-    /// A host function that a stream ran. The second value is the position of the call that submitted the function.
+    /// A host function that a stream ran, with the position of the call that submitted the function.
     StreamFunction(u32, u32),
     /// A launch without an activity, and whether it launches a graph.
     Pending(u32, bool),
     /// An event record whose call is not recorded.
     Record(u32),
-    /// A call that waited or that used a CUDA event. The second value is the position of the row about its wait, if
-    /// such a row exists.
+    /// A call that waited or that used a CUDA event, with the position of the row about its wait if this row exists.
     Host(u32, Option<u32>),
     /// A row about a wait whose call is not recorded.
     Sync(u32),
@@ -51,8 +49,8 @@ pub(super) struct Item {
     /// is unknown.
     pub(super) second: u64,
     pub(super) start: u64,
-    /// End of a graph node. The end is a sort key too, so that a node of zero duration sorts before the nodes that
-    /// begin when it ends.
+    /// End of a graph node. The end is a sort key, so that a node of zero duration sorts before a node that begins at
+    /// the end of this node.
     end: u64,
     pub(super) source: Source,
 }
@@ -324,7 +322,8 @@ impl Placing<'_> {
         }
     }
 
-    /// Adds event records whose call is unknown. Each such record is placed just before the first wait for it.
+    /// Adds event records whose call is unknown. If the call of an event record is unknown, the record is placed just
+    /// before the first wait for it.
     fn records(&mut self) {
         let called: IdMap<CorrelationId, ()> =
             self.rows.host_calls().iter().map(|call| (call.id, ())).collect();

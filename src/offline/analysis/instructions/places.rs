@@ -72,10 +72,11 @@ impl Places {
 
     /// Finds the CUDA contexts of waits on streams whose id occurs in several contexts, for example default streams. A
     /// search is needed because the row of a wait may contain the context of the CUDA event instead of the stream's
-    /// context. A thread works in one CUDA context until it changes its device. So a wait is in the context of the work
-    /// that the same thread submitted before and after it. If the contexts before and after the wait differ, or if
-    /// other work rules out this context, all contexts are considered. If only one of them is not ruled out, the wait
-    /// is in this context. If several remain, the wait is ambiguous.
+    /// context. A thread works in one CUDA context until it changes its device. So a wait is in the CUDA context in
+    /// which the waiting thread submitted work before and after the wait. If the contexts before and after the wait
+    /// differ, or if other work rules out the context, all CUDA contexts are considered. If all contexts but one are
+    /// ruled out, the wait is in the remaining context. If several contexts remain, the context of the wait is
+    /// ambiguous.
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -106,8 +107,8 @@ impl Places {
         self.unclear_waits = self.of_waits.values().filter(|context| context.is_none()).count() as u64;
     }
 
-    /// Returns the waits on streams whose id occurs in several CUDA contexts. Each wait has the context of the work
-    /// that the thread submitted before and after the wait, or `None` if these two contexts differ.
+    /// Returns the waits on streams whose id occurs in several CUDA contexts. Each wait is returned with the CUDA
+    /// context in which the thread submitted work before and after it, or with `None` if these two contexts differ.
     fn contexts_by_thread(
         &self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -161,8 +162,9 @@ impl Places {
     }
 
     /// Returns the CUDA context of the stream that waits, or `None` if it is ambiguous. The row may contain the context
-    /// of the CUDA event instead of the stream's context, and the event may have been recorded on a different GPU. In
-    /// that case, the stream's context is known only if the stream's id occurs in a single context.
+    /// of the CUDA event instead of the stream's context, and the event may have been recorded on a different GPU. If
+    /// the row contains the context of the CUDA event, the stream's context is known only if the stream's id occurs in
+    /// a single context.
     pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
         let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
         match self.streams.contains_key(&(context, stream)) {
@@ -175,7 +177,7 @@ impl Places {
     }
 
     /// Returns the key of a stream. If no work ran in the stream's CUDA context, the device in the key is `NO_DEVICE`.
-    /// Returns `None` if work in this context ran on several devices.
+    /// Returns `None` if work in the stream's CUDA context ran on several devices.
     pub(super) fn find_stream(&self, context: GpuContextId, stream: StreamId) -> Option<StreamKey> {
         const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
         let device = self.devices.get(&context).copied().unwrap_or(Some(NO_DEVICE))?;

@@ -232,8 +232,8 @@ fn graph_kernel(id: u32, node_id: u64, start: u64, end: u64) -> Activity {
     Activity { graph_node: GraphNodeId(node_id), ..node(5, testing::kernel(id, start, end)) }
 }
 
-/// For each instruction, returns the nodes for which it waits according to its graph's edges, and whether all such
-/// nodes are known. The nodes are given by their instruction indexes.
+/// For each instruction, returns the nodes for which it waits according to its graph's edges, and whether all nodes for
+/// which it waits are known. The nodes are given by their instruction indexes.
 fn edges(list: &InstructionList) -> Vec<(Vec<u32>, bool)> {
     let of = |number| {
         let after = list.get(number).after.iter().filter(|after| after.reason == AfterReason::GraphEdge);

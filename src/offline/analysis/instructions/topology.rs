@@ -1,8 +1,8 @@
 //! Stores the edges between graph nodes, as far as the rows contain them.
 //!
-//! A trace lists the edges of the graphs that were launched. A recording contains a row for each edge when the edge is
-//! created, and a row for each node that is copied. A copy of a graph, for example an instantiation, has the edges that
-//! the graph had when the copy was made.
+//! A trace lists the edges of the graphs that were launched. A recording contains a row for each edge that was created,
+//! and a row for each node that was copied. A copy of a graph, for example an instantiation, has the edges that the
+//! graph had when the copy was made.
 
 use gpuflame_model::record::{GraphEdge, GraphId, GraphNodeId, HostNode, IdMap, Row};
 
@@ -40,9 +40,9 @@ pub(super) struct GraphTopology {
     /// Graph that contains each node that was created or copied. The ids of created and copied nodes are unique in the
     /// file.
     graph_of: IdMap<GraphNodeId, GraphId>,
-    /// Graphs that contain created nodes. If such a graph also contains copied nodes, the copied nodes belong to child
-    /// graphs. The first nodes of a child graph wait for the predecessors of their parent node, but no edge shows this
-    /// dependency.
+    /// Graphs that contain created nodes. If a graph contains created nodes and copied nodes, the copied nodes belong
+    /// to child graphs. The first nodes of a child graph wait for the predecessors of their parent node, but no edge
+    /// shows this dependency.
     created_in: IdMap<GraphId, ()>,
     /// Copies of nodes, keyed by the graph that contains the copy and by the id of the original node.
     copies: IdMap<NodeKey, GraphNodeId>,

@@ -1,4 +1,4 @@
-//! Checks that the replay of every run must pass.
+//! Runs the checks that the replay of every run must pass.
 
 use std::collections::{BTreeMap, BinaryHeap, HashSet};
 
@@ -49,8 +49,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the times from a replay that visits the moments in a different topological order. Of the moments that
-    /// can be visited next, this order always takes the moment with the highest position.
+    /// Returns the times from a replay that visits the moments in a different topological order. Of all moments that
+    /// can be visited next, the replay visits the moment with the highest position.
     fn in_other_order(&self) -> Vec<u64> {
         let graph = self.graph();
         let mut by_from: Vec<Edge> = self.edges().iter().collect();

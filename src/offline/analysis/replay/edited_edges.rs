@@ -7,7 +7,7 @@ use super::{Edit, Replay};
 /// Edges of an edited run, sorted by `to`.
 #[derive(Debug)]
 pub(super) enum EditedEdges {
-    /// The edges of the recorded run with changed lags, one lag per edge.
+    /// New lags for the edges of the recorded run, one lag per edge.
     Lags(Vec<u64>),
     /// A new list of edges, for edits that add or remove edges.
     Own(Vec<Edge>),

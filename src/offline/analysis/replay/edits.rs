@@ -9,10 +9,11 @@ use super::edited_edges::LagsMut;
 use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// Maximum duration in ns of the host code between two launches, for the two launches to be replaced by one graph
-/// launch. Each replaced launch call must not last longer than this either. A launch from Python takes up to a few
-/// hundred microseconds. If the host code takes longer, the program also does work that a graph does not save, for
-/// example loading data or modules. The findings about lost time call such a longer duration a pause.
+/// Two launches become one graph launch only if the host code between them takes at most this many ns. A launch call is
+/// replaced by a graph launch only if it does not last longer than this maximum. A launch from Python takes up to a few
+/// hundred microseconds. If host code takes longer between launches, the program also does work that a graph does not
+/// save, for example loading data or modules. The findings about lost time call a longer duration between launches a
+/// pause.
 const MAX_CAPTURED_GAP_NS: u64 = 500_000;
 
 /// Set of selected instructions or calls, given by index.
@@ -77,13 +78,13 @@ pub enum Edit {
         /// Selected calls.
         calls: Selection,
     },
-    /// The durations of selected calls, and given parts of the times before calls, are multiplied by a factor. The
-    /// waits in these calls do not count as host time and keep their durations.
+    /// The durations of selected calls, and given parts of the times before calls, are multiplied by a factor. Waits in
+    /// the selected calls do not count as host time and keep their durations.
     ScaleHost {
         /// Selected calls.
         calls: Selection,
-        /// For each call, given by its position, the part in ns that is multiplied of the time after the thread's
-        /// previous call.
+        /// Part in ns, of the time between the thread's previous call and a call, that is multiplied. The map is keyed
+        /// by the position of the later call.
         before: IdMap<u32, u64>,
         /// Factor for the durations.
         factor: f64,
@@ -318,7 +319,7 @@ impl Replay<'_> {
     }
 
     fn join_launches(&self, edges: &mut [Edge], bounds: &[u64]) {
-        // The first call of the group that contains the call, for each call in a group.
+        // First call of each group, keyed by every call of the group.
         let mut first_of: BTreeMap<u32, u32> = BTreeMap::new();
         for group in self.capturable(bounds) {
             first_of.extend(group.iter().map(|call| (*call, group[0])));

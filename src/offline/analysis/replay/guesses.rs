@@ -9,7 +9,7 @@
 //! ```
 //!
 //! If a lag in the graph becomes longer, each moment stays at its time or comes later, but no moment comes earlier. So
-//! if the host calls and the end of the run have the same times for both bounds, these times do not depend on the
+//! if the host calls and the end of the run have the same times for both bounds, their times do not depend on the
 //! unknown trigger or tail.
 
 use super::super::critical_path::NO_CALL;
@@ -22,11 +22,11 @@ use super::{Edit, EditedRun, Replay, Schedule, Selection};
 enum Bound {
     /// Every programmatically launched kernel begins and ends as late as possible.
     Latest,
-    /// Every programmatically launched kernel begins as early as possible. Its duration in the recorded run is assumed
-    /// to include no waiting.
+    /// Every programmatically launched kernel begins as early as possible. The kernel's duration in the recorded run is
+    /// assumed to include no waiting.
     EarliestWithoutWait,
-    /// Every programmatically launched kernel begins as early as possible. Its duration in the recorded run is assumed
-    /// to include waiting for the previous kernel.
+    /// Every programmatically launched kernel begins as early as possible. The kernel's duration in the recorded run is
+    /// assumed to include waiting for the previous kernel.
     EarliestWithWait,
 }
 

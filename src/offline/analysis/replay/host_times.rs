@@ -71,9 +71,9 @@ impl HostTime {
     /// Returns the replayed time of this host event in a schedule, in ns since 1970. Returns `None` if the run has no
     /// calls.
     ///
-    /// The replay keeps the distance from the moment before the time to the time itself. If the moments before and
-    /// after the time are closer together in the replay than in the recorded run, this distance is reduced by the same
-    /// factor.
+    /// The replay keeps the distance between the host event and the moment before it. If the moments before and after
+    /// the host event are closer together in the replay than in the recorded run, the distance to the moment before it
+    /// is reduced by the same factor.
     pub fn time_in(&self, schedule: &Schedule) -> Option<u64> {
         if let Some(end) = self.run_end {
             return Some(schedule.window().1.saturating_add(self.time - end));
@@ -99,7 +99,7 @@ impl HostTime {
 }
 
 /// If the call at `after` waited for a call on another thread, returns the end of the call on the other thread. Returns
-/// `None` if it waited for no call, or if the call on the other thread ended after `time`.
+/// `None` if the call at `after` waited for no call, or if the call on the other thread ended after `time`.
 fn hand_off(path: &CriticalPath, after: Anchor, time: u64) -> Option<Anchor> {
     let edge = path.deciding_edge(after.moment).filter(|edge| edge.kind == EdgeKind::HandOff)?;
     let moment = edge.from as usize;

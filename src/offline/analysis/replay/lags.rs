@@ -10,8 +10,8 @@ use super::super::instructions::{InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{IdMap, Work};
 
-/// Minimum number of samples that a kind of lag needs for a typical lag of its own. If it has fewer samples, the median
-/// over all samples with the same kind of edge is used.
+/// Minimum number of samples that a kind of lag needs for a typical lag of its own. If a kind of lag has fewer samples,
+/// the median over all samples with the same kind of edge is used.
 const MIN_SAMPLES: usize = 8;
 
 /// Moment of a launch call (begin or end) from which the lag of the launch is measured. Of the two possible lags, the
@@ -179,7 +179,7 @@ impl Lags {
             let lag = graph.time(edge.to) - graph.time(edge.from);
             let call = call_duration(graph, edge).filter(|_| edge.kind == EdgeKind::Launch);
             // If GPU work begins late, its lag is not used as a sample, because the delay may have an unrecorded cause.
-            // If a wait returns late, its lag is used, because the waiting thread itself causes the delay.
+            // If a wait returns late, its lag is used as a sample, because the waiting thread itself causes the delay.
             let is_return = matches!(edge.kind, EdgeKind::Wait | EdgeKind::InferredWait);
             if is_return || lag <= MAX_LATENCY_NS + call.unwrap_or(0) {
                 of_key.add(lag, call);

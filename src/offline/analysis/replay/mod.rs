@@ -8,8 +8,8 @@
 //!
 //! Each edge gives a time for its later moment: the time of its earlier moment plus the lag of the edge. If several
 //! edges lead to a moment, the moment comes at the latest of the times that they give. The edge that decided the
-//! recorded time of a moment keeps its recorded lag, so a replay without edits returns the recorded times. Every other
-//! edge has a lag that is typical for the run ([`Lags`]).
+//! recorded time of a moment keeps its recorded lag, so a replay without edits returns the recorded times. Each edge
+//! that did not decide a recorded time has a lag that is typical for the run ([`Lags`]).
 //!
 //! A replay executes no calls and no GPU work. The replay assumes that overlapping operations do not slow each other
 //! down.
@@ -142,14 +142,14 @@ impl<'a> Replay<'a> {
         self.path
     }
 
-    /// Returns the index of the API function that the call at position `call` called. The index is the same for all
-    /// calls to one function.
+    /// Returns the index of the API function that the call at position `call` called. All calls to one function have
+    /// the same index.
     pub fn function(&self, call: u32) -> Option<u32> {
         self.lags.functions().0.get(call as usize).copied()
     }
 
     /// Replays the run without changes. All replayed times equal the recorded times. The function
-    /// [`check`](Self::check) verifies this.
+    /// [`check`](Self::check) verifies that replayed and recorded times are equal.
     pub fn identity(&self) -> Schedule {
         Schedule::of(self.graph(), self.edges(), &|_, _| false)
     }
@@ -180,8 +180,8 @@ impl<'a> Replay<'a> {
         self.edit(edits).schedule
     }
 
-    /// Calls `each` with the parts of the critical path after edits, in order of time. In these parts, calls are given
-    /// by their positions in the recorded run.
+    /// Calls `each` with the parts of the critical path after edits, in order of time. In the parts of the path, calls
+    /// are given by their positions in the recorded run.
     pub fn each_path_part(&self, edited: &EditedRun, each: &mut dyn FnMut(&PathPart)) {
         let EditedRun { schedule, edges, .. } = edited;
         let graph = TimedGraph::with_times(self.graph(), schedule.times());

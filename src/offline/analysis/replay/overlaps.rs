@@ -40,8 +40,9 @@ impl Replay<'_> {
         });
     }
 
-    /// Finds the programmatic launches that directly follow a new kernel because the selected work is removed. If the
-    /// instructions are not in the recorded order, `after` contains the dependencies that they have in their order.
+    /// Finds the programmatic launches that directly follow a different kernel than in the recorded run, because the
+    /// selected work is removed. If the instructions are not in the recorded order, `after` contains the dependencies
+    /// that they have in their order.
     fn relinked(&self, work: &Selection, after: Option<&[Vec<After>]>) -> Vec<Relinked> {
         let before = |number: u32| {
             let of_run = || self.list.get(number).after;
@@ -97,8 +98,8 @@ impl Replay<'_> {
         edits.iter().flat_map(of_edit).collect()
     }
 
-    /// If a programmatically launched kernel follows a new kernel because the selected work is removed, lets it begin
-    /// at the trigger of this new kernel.
+    /// If a programmatically launched kernel follows a different kernel than in the recorded run because the selected
+    /// work is removed, lets it begin at the trigger of this different kernel.
     pub(super) fn relink_overlaps(
         &self,
         edges: &mut Vec<Edge>,

@@ -28,8 +28,8 @@ pub enum Reliance {
     /// Several threads take locks, but the data does not show which locks they take. Rule: the threads take the locks
     /// in the same order as in the recorded run.
     LockOrder,
-    /// A default stream waits for a CUDA event, and the CUDA context of this stream is not recorded. Rule: the stream
-    /// is in the CUDA context of the event.
+    /// A default stream waits for a CUDA event, and the CUDA context of this stream is not recorded. Rule: the waiting
+    /// default stream is in the CUDA context of the CUDA event.
     UnknownStream,
     /// The search for the order that the calls have after the edits failed: no order that was tried leads to a schedule
     /// with this same order.
@@ -98,8 +98,8 @@ impl CallFacts {
 }
 
 impl Replay<'_> {
-    /// Returns the rules on which the replay with these edits relies because rows are missing. Each rule is mapped to
-    /// the number of times that it is used.
+    /// Returns the rules on which the replay with these edits relies because rows are missing. For each of these rules,
+    /// returns the number of times that the replay uses it.
     pub fn reliances(
         &self,
         profile: &Profile,

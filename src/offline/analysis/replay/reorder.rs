@@ -61,9 +61,9 @@ impl Replay<'_> {
         EditedRun { schedule, edges, is_settled: false }
     }
 
-    /// Whether the data suffices to derive the edges for any order of the calls. For this, the run must have several
-    /// threads, and the data must include the kinds of all streams, the records of all CUDA events, and the calls that
-    /// wait for other threads.
+    /// Whether the data suffices to derive the edges for any order of the calls. The run must have several threads, and
+    /// the data must include the kinds of all streams, the records of all CUDA events, and the calls that wait for
+    /// other threads.
     fn knows_order(&self) -> bool {
         *self.knows_order.get_or_init(|| self.finds_order())
     }
@@ -101,14 +101,14 @@ impl Replay<'_> {
     }
 }
 
-/// Dependencies that the instructions have in the issue order `order`, which differs from the recorded order.
+/// Dependencies that the instructions have if they are issued in the order `order` and not in the recorded order.
 struct Rederived<'a> {
     replay: &'a Replay<'a>,
     order: &'a [u32],
     after: Vec<Vec<After>>,
 }
 
-/// Two moments: an instruction begins, and the instruction has ended.
+/// The moments at which an instruction begins and ends.
 type Span = (MomentId, MomentId);
 
 const NOWHERE: Span = (u32::MAX, u32::MAX);

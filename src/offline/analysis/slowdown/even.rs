@@ -5,8 +5,8 @@ use super::model::{Average, JobModel};
 
 impl JobModel {
     /// Returns the ideal durations of all operations. All operations of a set that should be equal get the average
-    /// duration of this set over all workers and steps. For computation, the average is the mean. For communication, it
-    /// is the median.
+    /// duration of this set over all workers and steps. The average is the mean for computation, and the median for
+    /// communication.
     pub(super) fn even_durations(&self) -> Vec<f64> {
         let lanes = self.lanes();
         let sets = self.ops.iter().map(|op| op.even_with + 1).max().unwrap_or(0);

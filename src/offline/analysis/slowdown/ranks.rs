@@ -102,7 +102,7 @@ pub struct ProcessGroup {
 ///
 /// # Errors
 /// Fails if the ranks of a group do not run the same collectives, or if these collectives do not end together. Also
-/// fails if no chain of groups connects all ranks.
+/// fails if chains of groups do not connect all ranks.
 pub fn align_process_groups(
     ranks: &[RankTimeline],
     groups: &[ProcessGroup],

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use super::even::mean;
 use super::model::{JobModel, Op};
 
-/// Minimum slowdown of a job for which the contributions of its parts are computed. If the slowdown is smaller, these
-/// contributions are smaller than the error of the simulation.
+/// Minimum slowdown of a job for which the contributions of its parts are computed. If the slowdown is smaller, the
+/// contributions of parts are smaller than the error of the simulation.
 pub const MIN_DECOMPOSED: f64 = 1.03;
 /// Percentage of the workers that count as the worst workers. The number of worst workers is rounded up.
 const WORST_WORKERS_PERCENT: usize = 3;
@@ -23,14 +23,14 @@ pub struct SlowdownReport {
     /// Mean absolute difference between the simulated and the measured duration of a step, in percent of the measured
     /// duration.
     pub error_percent: f64,
-    /// Share of the slowdown that is removed if the last stage gets even durations. `None` if the job has only one
-    /// stage, or if its slowdown is below [`MIN_DECOMPOSED`].
+    /// Share of the slowdown that is removed if the last stage gets even durations. The share is `None` if the job has
+    /// only one stage, or if its slowdown is below [`MIN_DECOMPOSED`].
     pub last_stage: Option<Share>,
-    /// Share of the slowdown that is removed if the worst workers get even durations. `None` if the job has only one
-    /// worker, or if its slowdown is below [`MIN_DECOMPOSED`].
+    /// Share of the slowdown that is removed if the worst workers get even durations. The share is `None` if the job
+    /// has only one worker, or if its slowdown is below [`MIN_DECOMPOSED`].
     pub worst_workers: Option<Share>,
-    /// Effects of single stages, replicas, workers and kinds of operations. The list is empty if the slowdown is below
-    /// [`MIN_DECOMPOSED`].
+    /// Effects of single stages, replicas, workers and kinds of operations. The list of parts is empty if the slowdown
+    /// is below [`MIN_DECOMPOSED`].
     pub parts: Vec<EvenedPart>,
 }
 

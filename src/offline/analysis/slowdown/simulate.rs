@@ -35,8 +35,8 @@ impl JobModel {
         self.step_times(&ends)
     }
 
-    /// Sets the end times of a group's members. The end of each member is its own duration after the latest start of
-    /// any member.
+    /// Sets the end times of a group's members. Each member ends at the latest start of any member plus the own
+    /// duration of the member.
     fn end_group(&self, group: &Group, starts: &[f64], durations: &[f64], ends: &mut [f64]) {
         let lanes = self.lanes();
         let last = self.last_starts(group, starts);

@@ -227,7 +227,7 @@ fn two_ranks(steps: u64) -> Vec<RankTimeline> {
 #[test]
 fn ranks_are_simulated_from_collective_to_collective_on_their_own_clocks() {
     let (model, facts) = ranks_model(&two_ranks(3)).unwrap();
-    // The first of the three steps is omitted, because no collective precedes it.
+    // The first of the three steps is omitted, because no collective comes before this step.
     assert_eq!((model.size(), facts.one_step_because), ((2, 1, 2), None));
     assert_eq!(facts.clocks.ahead, [0, 11_500_000_000]);
     // The last rank enters `gather` 10 us before the end of `gather`, and `reduce` 5 us before the end of `reduce`.

@@ -168,9 +168,9 @@ impl StreamRows {
     }
 
     /// Returns the calls that made streams wait for CUDA events, sorted by stream and time. Each returned wait contains
-    /// the time at which it ended, if this time is known. A stream does not wait for a CUDA event that was never
+    /// the time at which the wait ended, if this time is known. A stream does not wait for a CUDA event that was never
     /// recorded. So if any wait in the data identifies an event record, all waits that identify no event record are
-    /// omitted. Call this function after `sort`.
+    /// omitted. Call `stream_waits` after `sort`.
     pub(super) fn stream_waits(&self) -> Vec<StreamWait> {
         // The device is not part of the key, because a CUDA context belongs to one device.
         let by_context: IdMap<(GpuContextId, StreamId), u32> =

@@ -1,6 +1,6 @@
 //! Attributes the idle time of streams to places in the code. If a launch was late, these places are the calls and
-//! functions that the launching thread executed before the launch. The rules are the same as for the idle time of whole
-//! GPUs.
+//! functions that the launching thread executed before the launch. Idle time of a stream is attributed by the same
+//! rules as idle time of a whole GPU.
 //!
 //! For a trace, states of threads are known only for times in which a whole GPU was idle. So if a stream is idle while
 //! other streams of the GPU are busy, its idle time is attributed to the late launch itself.
@@ -95,8 +95,8 @@ impl<'a> Culprits<'a> {
         self.parts.retain(|(_, nanos)| *nanos > 0);
     }
 
-    /// Returns the culprits of the current stream, sorted by idle time, the longest first. Also clears the sums for the
-    /// next stream.
+    /// Returns the culprits of the current stream, sorted by idle time, the longest first. Also clears the sums, so
+    /// that the idle time of the next stream can be added.
     pub(super) fn take_sums(&mut self) -> Vec<IdleCulprit> {
         let sums = self.sums.drain();
         let mut culprits: Vec<_> =

@@ -88,9 +88,9 @@ impl DeviceBusy {
         Self { id, busy, defaults, concurrency, streams }
     }
 
-    /// Returns the busy intervals in which this stream has to wait because of the rule of default streams. For a
-    /// default stream, these are the busy intervals of all streams. For any other stream, they are the busy intervals
-    /// of the default stream in the same CUDA context.
+    /// Returns the busy intervals in which this stream has to wait because of the rule of default streams. A default
+    /// stream waits in the busy intervals of all streams. A stream that is not a default stream waits in the busy
+    /// intervals of the default stream in its CUDA context.
     pub(super) fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
         if key.2.0 == DEFAULT_STREAM {
             return &self.busy;

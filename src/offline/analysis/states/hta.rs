@@ -50,7 +50,7 @@ pub fn enters_queue(call: &str) -> bool {
     LAUNCH_CALLS.contains(&call)
 }
 
-/// Statistics of the queue length of a stream. One queue length counts per change: the length after the change.
+/// Statistics of the queue length of a stream. The statistics are computed from the queue lengths after all changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HtaQueue {
     /// GPU and stream of the queue.

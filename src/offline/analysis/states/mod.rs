@@ -70,7 +70,7 @@ pub struct StreamStates {
     /// Maximum number of the stream's operations that were in flight (launched but not finished).
     pub max_queue: u64,
     /// Places in the code that account for the time with [`StateCause::HostLate`], the most expensive first. The list
-    /// is empty if the rows were not created by [`StreamRows::with_culprits`].
+    /// of places is empty if the rows were not created by [`StreamRows::with_culprits`].
     pub culprits: Vec<IdleCulprit>,
 }
 
@@ -101,9 +101,9 @@ const DEFAULT_PARTS: u64 = 10;
 /// Maximum number of parts in a series.
 pub const MAX_PARTS: u64 = 10_000;
 
-/// Returns the states of all streams. Also passes each interval to `each`, in the order of streams and, for each
-/// stream, in order of time. `is_collective` returns whether an operation moves data between GPUs. Returns `None` if
-/// there is no operation with usable times.
+/// Returns the states of all streams. Also passes all intervals to `each`, sorted by stream and then by time.
+/// `is_collective` returns whether an operation moves data between GPUs. Returns `None` if there is no operation with
+/// usable times.
 pub fn reconstruct_states(
     mut rows: StreamRows,
     profile: &Profile,

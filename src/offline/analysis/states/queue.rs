@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::collect::StreamOp;
 
-/// Counts the operations of one stream that are in flight. The operations are added in order.
+/// Counts the operations of one stream that are in flight. The operations are added in the order in which they began.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// Ends of the operations that were still in flight at the last launch.

@@ -96,7 +96,7 @@ pub struct Interval {
     /// CUDA event for which the stream waits, if it is known.
     pub event: Option<EventId>,
     /// If the stream waits for a CUDA event, the stream whose work has to end before the event happens, if it is known.
-    /// The event happens at the end of the interval.
+    /// The CUDA event happens at the end of the interval.
     pub source: Option<StreamKey>,
     /// Operation that runs first in the interval, or the operation that begins next if none runs. If the cause is
     /// [`StateCause::Collective`], the operation for which the stream waits.

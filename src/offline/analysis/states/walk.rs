@@ -49,8 +49,8 @@ impl StreamWalk<'_> {
             if op.call != 0 && (number == 0 || op.call != waits.call) {
                 waits = self.take_waits(&mut taken, op.call);
             }
-            // The first operation may have been launched before the window began. A stream with such an operation has
-            // been waiting since the launch of this operation.
+            // The first operation may have been launched before the window began. If the first operation was launched
+            // before the window began, the stream has been waiting since this launch.
             let from = if number == 0 && op.call != 0 { at.min(op.call) } else { at };
             self.add_delay(op, from);
             if op.start > from {
@@ -173,8 +173,8 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Passes the shown part of an interval to `each`. If no operation ran in the interval, the parts of it that lie
-    /// between recording windows are passed as intervals with the state [`State::NotRecorded`].
+    /// Passes the shown part of an interval to `each`. If no operation ran in the interval, its times between recording
+    /// windows are passed as intervals with the state [`State::NotRecorded`].
     fn emit(&mut self, interval: Interval) {
         let (mut from, to) = (interval.start.max(self.shown.0), interval.end.min(self.shown.1));
         if from >= to {

@@ -9,7 +9,8 @@ use crate::analysis::slowdown::model::{JobModel, ModelError, Op};
 /// Limit for negative transfer times, in ns. A transfer time that is not above this limit shows that the recorded times
 /// are wrong, so it is replaced by 0. Negative transfer times above this limit are used as they are.
 const MAX_NEGATIVE_NS: f64 = -10e6;
-/// Maximum number of stages, and also maximum number of replicas. A file with a larger number of either is damaged.
+/// Maximum number of stages, and also maximum number of replicas. If a file has more stages or more replicas, it is
+/// damaged.
 const MAX_SIZE: u32 = 65_536;
 
 /// Builds the model of a pipeline. `sequence_parallel` is the number of workers that share a sequence and therefore

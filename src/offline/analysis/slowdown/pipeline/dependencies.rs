@@ -142,8 +142,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Adds the collectives. In these collectives, all replicas exchange weights and gradients, the first and the last
-    /// stage exchange the embedding's gradients, and all workers meet to clip the gradients.
+    /// Adds the collectives. Three kinds of collectives exist: all replicas exchange weights and gradients, the first
+    /// and the last stage exchange the embedding's gradients, and all workers meet to clip the gradients.
     fn add_collectives(&self, model: &mut JobModel) {
         let shared = [Kind::ParamsAllGather, Kind::GradsReduceScatter, Kind::SeparateGradsAllReduce];
         for op in self.workers.iter().flat_map(|worker| &worker.others) {
