@@ -159,8 +159,8 @@ impl Arrivals {
     }
 }
 
-/// Returns the two ranks whose kernel ends differ most. The kernel ends of each rank are compared with the kernel ends
-/// of the first rank, and the median difference is used.
+/// Returns the two ranks whose kernel ends differ most. For each rank, the median difference from the kernel ends of
+/// the first rank is used.
 fn most_different(ranks: &[(u32, &[CollectiveKernel])]) -> NotComparable {
     let median = |kernels: &[CollectiveKernel]| {
         let ends = kernels.iter().zip(ranks[0].1);

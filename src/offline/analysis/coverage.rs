@@ -244,10 +244,10 @@ impl StepCoverage {
         let mut late = LateWaits { count: 0, waits: waits.len() as u64, nanos: 0 };
         let (mut first, mut until, mut next) = (None, 0, 0);
         let mut returned = 0_u64;
-        // Counts the late waits that returned before `time`, at which the next GPU work begins.
+        // Counts the late waits that returned before `time`, the time at which the next GPU work begins.
         let mut note = |until: u64, time: u64| {
             while let Some(&(start, end)) = waits.get(next).filter(|(_, end)| *end <= time) {
-                // Time in which several threads wait counts only once.
+                // If several threads wait at the same time, the time counts only once.
                 let nanos = end.saturating_sub(start.max(until).max(returned));
                 if until > 0 && nanos > MIN_LATE_NS {
                     late.count += 1;
@@ -288,8 +288,8 @@ impl StepCoverage {
             }
             let Some(facts) = facts.get(&launch.context) else { return };
             // If the GPU still ran earlier work when recording ended, the last work that a thread launched may still
-            // have been queued. If the thread waited for its last launched work, this work was no longer queued when
-            // recording ended.
+            // have been queued. If a thread waited for the work that it launched last, this work was no longer queued
+            // when recording ended.
             let is_over = || facts.thread.is_some_and(|one| waits.end_after(one, launch.time).is_some());
             let mut is_queued = !launch.is_covered
                 && launch.time < last_end

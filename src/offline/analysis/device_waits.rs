@@ -45,7 +45,7 @@ impl WaitCalls {
     }
 }
 
-/// Calls that waited for all work of a GPU, as (thread, start, end), sorted in this order.
+/// Calls that waited for all work of a GPU, as (thread, start, end), sorted by thread, start and end.
 #[derive(Debug, Default)]
 pub(super) struct DeviceWaits(Vec<(ThreadId, u64, u64)>);
 

@@ -81,9 +81,9 @@ impl PairVerdict {
 /// time.
 #[derive(Clone, Debug, Default)]
 pub struct PairRow {
-    /// Values of the runs before the change. No value is negative.
+    /// Values of the runs before the change, none of which is negative.
     pub before: Vec<f64>,
-    /// Values of the runs after the change. No value is negative.
+    /// Values of the runs after the change, none of which is negative.
     pub after: Vec<f64>,
     /// Total by which the values are divided. If the total is `None`, the logarithms of the values are compared, so no
     /// value of the row may be 0.

@@ -6,14 +6,14 @@ use gpuflame_traces::execution::Values;
 
 use super::{GpuNode, LinkedTrace};
 
-/// Kind of communication of a GPU node. The codes for collectives are defined by Chakra.
+/// Kind of communication that a GPU node executes. The codes for collectives are defined by Chakra.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Communication {
     /// A message that is sent to another rank.
     Send,
     /// A message that is received from another rank.
     Receive,
-    /// A collective. Its `CollectiveCommType` is given if the names show it.
+    /// A collective, with its `CollectiveCommType` if this type follows from the names.
     Collective(Option<u64>),
 }
 
@@ -44,7 +44,7 @@ pub fn communication(linked: &LinkedTrace<'_>, gpu: &GpuNode) -> Option<(Communi
         callers.iter().map(|at| squeezed(&linked.trace.nodes[*at].name.decode())).collect();
     let kernel = squeezed(name);
     // An all-to-all, a send and a receive run the same kernel, so only the names of the operators distinguish these
-    // three. For all other collectives, the kernel's name is the best evidence.
+    // three. For collectives other than all-to-all, the kernel's name is the best evidence.
     let is_point_to_point = kernel.contains("sendrecv");
     let all = names.iter().map(String::as_str);
     let texts: Vec<&str> =

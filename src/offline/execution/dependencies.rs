@@ -27,7 +27,8 @@ const MAX_LAUNCHES: usize = 4096;
 /// Maximum number of earlier operations on a stream that are examined to find an operation that has ended.
 const MAX_OVERLAPS: usize = 256;
 
-/// Dependencies of each node of the graph. A dependency is given as the index of the node on which the node depends.
+/// Dependencies of each node of the graph. A dependency of a node is given as the index of the node on which it
+/// depends.
 #[derive(Debug, Default)]
 pub struct Dependencies {
     /// For each operator, the previous operator of the same thread.
@@ -39,7 +40,7 @@ pub struct Dependencies {
     pub host_waits: Vec<Vec<u32>>,
     /// For each GPU operation, the previous operation on the same stream.
     pub stream: Vec<Option<u32>>,
-    /// For each GPU operation, the GPU work on other streams that its stream waited for before it.
+    /// For each GPU operation, the GPU work on other streams for which its stream waited before this operation.
     pub stream_waits: Vec<Vec<u32>>,
     /// Number of dependencies that were omitted because the times contradict them.
     pub contradicted: u64,
@@ -117,8 +118,8 @@ impl Graph<'_> {
                 // If the first operator after a pause is not in the execution trace, the next operator that is in the
                 // execution trace counts as the first operator after the pause.
                 is_first |= end == i64::MIN || start.saturating_sub(end) > MIN_PAUSE_NS;
-                // Operators inside a range count too, because a range stays open while the thread waits for another
-                // thread.
+                // Pauses between operators inside a range count, because a range stays open while its thread waits for
+                // another thread.
                 end = own_end;
                 let Some(node) = self.node(op) else { continue };
                 if let Some(previous) = previous.filter(|previous| self.check(*previous, node, found)) {
@@ -155,8 +156,8 @@ impl Graph<'_> {
     }
 
     /// Makes each GPU operation depend on the last operation on its stream that had ended when the GPU operation began.
-    /// The directly preceding operation may not have ended at this time, because nodes of a graph can overlap on one
-    /// stream. An operation on an unknown stream gets no dependency on a previous operation.
+    /// The directly preceding operation on the stream may still run when a GPU operation begins, because nodes of a
+    /// graph can overlap on one stream. An operation on an unknown stream gets no dependency on a previous operation.
     fn add_streams(&self, found: &mut Dependencies) {
         let mut streams: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in 0..self.gpu.len() {
@@ -205,7 +206,7 @@ impl Graph<'_> {
 
     /// Adds waits of streams if there are no wait records. The streams of a wait are derived from the launches before
     /// and after the wait. The thread's next launch is assumed to have waited for the last earlier launch on another
-    /// stream. If the recorded times contradict a wait, it is omitted.
+    /// stream. If the recorded times contradict a wait, the wait is omitted.
     fn add_stream_waits_by_calls(&self, launches: &Launches, found: &mut Dependencies) {
         for call in self.own_calls() {
             if !matches!(

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each node of the graph has an index. The nodes of the execution trace have the first indexes, in the order of the
-//! trace. The GPU operations have the following indexes, in order of time. In `order`, each node comes after all nodes
-//! on which it depends. Therefore the graph of dependencies has no cycles.
+//! trace. The GPU operations have the indexes after those of the execution trace's nodes, in order of time. In `order`,
+//! each node comes after all nodes on which it depends. Therefore the graph of dependencies has no cycles.
 
 mod communication;
 mod dependencies;

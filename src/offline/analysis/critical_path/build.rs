@@ -15,8 +15,7 @@ use gpuflame_model::record::{ContextId, CorrelationId, Detail, IdMap, MemoryKind
 /// The two moments at which an instruction begins and ends on the GPU.
 #[derive(Clone, Copy, Debug)]
 struct OnGpu {
-    /// Moment at which the instruction begins. An event record or an event wait begins when the stream reaches the
-    /// instruction.
+    /// Moment at which the instruction begins. An event record or an event wait begins when the stream reaches it.
     begin: MomentId,
     /// Moment at which the instruction has ended.
     end: MomentId,
@@ -266,10 +265,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds the moment at which a stream reaches an event record or an event wait. The moment is the earliest time at
-    /// which all work before the instruction is done. For a graph launch with nodes, the moment is at `latest`, the
-    /// time at which the graph's first node begins. For an instruction other than a graph launch with nodes, `latest`
-    /// is `u64::MAX`. Returns `None` if no row is recorded before the instruction on its stream.
+    /// Adds the moment at which a stream reaches an event record, an event wait or a graph launch. The moment is the
+    /// earliest time at which the instruction has been issued and all work for which it waits has ended. For a graph
+    /// launch with nodes, the moment is at `latest`, the time at which the graph's first node begins. For an
+    /// instruction other than a graph launch with nodes, `latest` is `u64::MAX`. Returns `None` if neither the issuing
+    /// call nor work for which the instruction waits is recorded.
     fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> Option<MomentId> {
         let mut causes: Vec<(MomentId, EdgeKind, u64)> = Vec::new();
         if let Some(call) = self.call(instruction.number) {

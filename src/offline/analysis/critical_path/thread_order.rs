@@ -159,8 +159,8 @@ fn add_uses(
     }
 }
 
-/// Calls `each` with the object and use that result from the rule of default streams. The order of two calls on the
-/// default stream itself already follows from their use of the stream.
+/// Calls `each` with the object and use that result from the rule of default streams. If two calls use the default
+/// stream itself, their use of the stream already keeps their order.
 fn use_default_stream(list: &InstructionList, key: StreamKey, each: &mut dyn FnMut(Object, Use)) {
     let (_, context, stream) = key;
     if stream == DEFAULT_STREAM {

@@ -45,8 +45,8 @@ pub(super) struct Launched {
 #[derive(Debug, Default)]
 pub(super) struct LaunchedWork {
     pub(super) functions: BTreeMap<String, Launched>,
-    /// Number of iterations of the program. If the run has no steps, the number of iterations is estimated from the
-    /// numbers of launches.
+    /// Number of iterations of the program. If the run has no steps, the number of iterations is estimated from how
+    /// often stacks launch.
     pub(super) iterations: u64,
 }
 

@@ -7,7 +7,7 @@ use gpuflame_model::record::IdMap;
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     /// Values of small keys, each as (round, value). The round of an entry is the value that the field `round` had when
-    /// the entry was set. Values from earlier rounds count as removed.
+    /// the entry was set. A value that was set in an earlier round counts as removed.
     listed: Vec<(u32, u32)>,
     others: IdMap<u32, u32>,
     round: u32,

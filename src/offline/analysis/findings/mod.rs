@@ -200,7 +200,7 @@ struct Lost<'a> {
     wall: u64,
     /// Whether the data contains single activities in addition to sums.
     has_rows: bool,
-    /// Meaning of "lost time". If the flag is true, lost time is all time without kernels. If it is false, lost time is
-    /// idle time, in which neither a kernel nor a copy runs.
+    /// Whether lost time is all time without kernels (`true`), or idle time, in which neither a kernel nor a copy runs
+    /// (`false`).
     is_kernel_time: bool,
 }

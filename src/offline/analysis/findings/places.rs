@@ -17,7 +17,7 @@ use gpuflame_model::record::{ContextId, IdMap};
 /// MB.
 const MAX_LISTED: u32 = 1 << 20;
 
-/// Activity of the host in a place. Places with the same class and the same function count as one reason for lost time.
+/// Activity of the host in a place. Places with equal classes and equal functions count as one reason for lost time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Garbage(Rc<str>),

@@ -15,7 +15,7 @@ use gpuflame_model::record::{ContextId, CopyKind, IdMap, NameId, Work};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WarmUp {
     pub(super) steps: usize,
-    /// Start of the first warm-up step. The field `end` is the end of the last warm-up step.
+    /// Start of the first warm-up step. The warm-up ends at the end of the last warm-up step.
     pub(super) begin: u64,
     pub(super) end: u64,
     /// Total time by which the warm-up steps took longer than the median step, in ns.

@@ -189,8 +189,8 @@ struct ThreadWalk<'a> {
 
 impl ThreadWalk<'_> {
     fn run(mut self) {
-        // Starts and ends that remain to be visited, as (slice, whether the end is visited). The last element is
-        // visited next.
+        // Starts and ends that remain to be visited, as (slice, whether the end is visited). The last element of the
+        // list is visited next.
         let mut next: Vec<(u32, bool)> = self.tree.roots.iter().rev().map(|slice| (*slice, false)).collect();
         while let Some((slice, is_end)) = next.pop() {
             let nodes = self.graph.of_row(self.tree.rows[slice as usize]);

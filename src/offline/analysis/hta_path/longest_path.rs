@@ -47,8 +47,8 @@ pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
     Ok(path)
 }
 
-/// Sorts the nodes so that every edge leads to a later node. The nodes to which no edge leads come first. Each later
-/// node comes after all nodes from which edges lead to it.
+/// Sorts the nodes so that every edge leads to a later node. The nodes to which no edge leads come first. Each of the
+/// remaining nodes comes after all nodes from which edges lead to it.
 fn sorted_nodes(graph: &Graph) -> Result<Vec<u32>, u32> {
     let mut missing: Vec<usize> = graph.entering.iter().map(Vec::len).collect();
     let mut sorted: Vec<u32> =

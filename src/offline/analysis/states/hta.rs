@@ -50,7 +50,8 @@ pub fn enters_queue(call: &str) -> bool {
     LAUNCH_CALLS.contains(&call)
 }
 
-/// Statistics of the queue length of a stream. The statistics are computed from the queue lengths after all changes.
+/// Statistics of the queue length of a stream. The statistics are computed from the queue lengths that the stream has
+/// after each change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HtaQueue {
     /// GPU and stream of the queue.
