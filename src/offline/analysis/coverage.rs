@@ -22,8 +22,8 @@ const MIN_LATE_WAITS: u64 = 3;
 /// last GPU work. Shorter late waits prove nothing, because a waiting thread is sometimes preempted.
 const MIN_LATE_PART: u64 = 2;
 /// Denominator that replaces [`MIN_LATE_PART`] if different launches of the same graph led to different numbers of
-/// activities. In this case, less late waiting suffices, because different numbers of activities also suggest that rows
-/// are missing.
+/// activities. The number of activities per launch of a graph should not vary, so less late waiting suffices as
+/// evidence that rows are missing.
 const MIN_LATE_PART_OF_GRAPHS: u64 = 10;
 
 /// A [`Sink`] that collects launch times and the times in which the GPU was busy.
@@ -164,7 +164,7 @@ impl StepCoverage {
             // Late waits are evaluated only for traces, because the stored sums of a recording do not list single
             // waits. An analysis of stored sums must give the same answers as an analysis of rows.
             WorkPlace::One(..) if is_trace => self.waits.of_devices(profile),
-            // If the run has several CUDA contexts, it is unknown for the work of which context a thread waited.
+            // If the run has several CUDA contexts, the data does not show for which CUDA context a thread waited.
             _ => DeviceWaits::default(),
         };
         let (all, waited_without_work) =
@@ -247,7 +247,7 @@ impl StepCoverage {
         // Counts the late waits that returned before `time`, the time at which the next GPU work begins.
         let mut note = |until: u64, time: u64| {
             while let Some(&(start, end)) = waits.get(next).filter(|(_, end)| *end <= time) {
-                // If several threads wait at the same time, the time counts only once.
+                // Time in which several threads wait at once is counted only once.
                 let nanos = end.saturating_sub(start.max(until).max(returned));
                 if until > 0 && nanos > MIN_LATE_NS {
                     late.count += 1;

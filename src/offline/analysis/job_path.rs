@@ -43,7 +43,7 @@ pub struct JobRank<'a> {
 /// A collective operation on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankCollective {
-    /// Index of the collective in the job, from 0. The index of a collective is the same on all ranks that meet in it.
+    /// Index of the collective in the job, from 0. All ranks that meet in a collective use the same index for it.
     pub collective: usize,
     /// Index of the rank's instruction that runs the collective.
     pub instruction: u32,

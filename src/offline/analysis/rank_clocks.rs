@@ -72,8 +72,8 @@ pub struct GroupCollectives {
 
 /// Aligns the clocks of `count` ranks that meet in groups. Each rank is compared with a rank that is already aligned.
 /// So the error of a rank's clock is the error of the comparison plus the error of the aligned rank's clock. To keep
-/// the errors of the clocks small, large groups are used first. In each group, the ranks that are not aligned yet are
-/// compared with the aligned rank that has the smallest error.
+/// the errors of the clocks small, groups with many ranks are used before groups with few ranks. In each group, the
+/// ranks that are not aligned yet are compared with the aligned rank that has the smallest error.
 ///
 /// # Errors
 /// Fails if [`align_ranks`] fails for the ranks in a group. Also fails if no chain of groups connects some rank with
@@ -195,7 +195,7 @@ mod tests {
         const APART: i64 = 11_500_000_000;
         let clocks = align_ranks(&[ZERO.to_vec(), ahead(&ONE, APART)]).unwrap();
         // The ends on the two ranks differ by 4 us in the first collective and by 0 us in the second collective. The
-        // lower of the two values is used as the median. The first collective gives the lower bound of the clock
+        // lower of the two differences is used as the median. The first collective gives the lower bound of the clock
         // difference (40 - 50 us), and the second collective gives the upper bound (100 - 90 us).
         assert_eq!(clocks.ahead, [0, APART]);
         assert_eq!((clocks.error, clocks.spread, clocks.collectives), (10_000, 4_000, 2));

@@ -280,7 +280,7 @@ struct Measured {
 /// apply to a family, which is a set of rows that are tested together.
 struct Limits {
     usual: [f64; 2],
-    /// Minimum values of t for noisy rows, in the same order.
+    /// Minimum values of t for noisy rows: slower, then faster.
     noisy: [f64; 2],
 }
 
@@ -371,8 +371,7 @@ fn t_tail(t: f64, freedom: usize) -> f64 {
     ((1.0 - within) / 2.0).max(0.0)
 }
 
-/// Pseudo-random numbers (SplitMix64). The random numbers are the same in every run, so that a comparison can be
-/// repeated.
+/// Pseudo-random numbers (SplitMix64). Equal seeds give equal numbers, so that a comparison can be repeated.
 struct Random(u64);
 
 impl Random {

@@ -135,7 +135,7 @@ pub fn check_stream_order(
     streams.sort(spans);
     sort_by_stream(spans);
     let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default(), attributes };
-    // If the run has several CUDA contexts, it is unknown for the work of which context a thread waited.
+    // If the run has several CUDA contexts, the data does not show for which CUDA context a thread waited.
     let waited = match streams.are_of_one_context() {
         true => WaitedWork::find(profile, &work.waits.of_devices(profile), spans, &work.pending),
         false => WaitedWork::default(),

@@ -2,8 +2,8 @@
 
 use std::thread;
 
-/// Minimum number of edges for which a second thread is started. For lists of items other than edges, the same minimum
-/// applies if an item takes a few ns. Starting a thread takes about 50 us.
+/// Minimum number of edges for which a second thread is started. Lists of items other than edges have this minimum too,
+/// if each item takes a few ns. Starting a thread takes about 50 us.
 const MIN_LARGE: usize = 1 << 16;
 
 /// Whether a list with this number of edges is large enough for a second thread.

@@ -8,9 +8,9 @@ use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
 /// Maximum overhead in ns of the GPU's own scheduling, from the end of one operation to the begin of the next
-/// operation. On an H100, the time between two operations is 0.5 to 2 us. The same maximum is used for the overhead
-/// from the end of a launch call to the begin of the launched work. On an H100, GPU work begins 3 to 12 us after the
-/// end of the call that launched it.
+/// operation. On an H100, the time between two operations is 0.5 to 2 us. The overhead from the end of a launch call to
+/// the begin of the launched work has this maximum too. On an H100, GPU work begins 3 to 12 us after the end of the
+/// call that launched it.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
@@ -96,10 +96,10 @@ pub enum EdgeKind {
     GraphNode,
     /// A graph launch begins only after the previous launch of the same graph has ended.
     SameGraph,
-    /// Work on the same stream that was launched later ended just before this work began. The dependency on the later
-    /// launch is inferred from the times.
+    /// Work of the same stream ended just before a GPU operation began, although that work was launched later than the
+    /// operation. The dependency on work that was launched later is inferred from the times.
     InferredOrder,
-    /// Work of another stream ended just before this work began. The dependency is inferred only if the waits of
+    /// Work of another stream ended just before a GPU operation began. The dependency is inferred only if the waits of
     /// streams for CUDA events are not recorded.
     InferredEvent,
     /// A call waits for GPU work.
@@ -336,8 +336,8 @@ pub(in super::super) fn sort_edges(edges: &mut [Edge], moments: usize) {
     sort_each_moment(edges);
 }
 
-/// Merges `others` into `edges`. Both lists must be sorted by `to`, and the result is sorted by `to`, `from` and kind.
-/// The merge starts with the last edges of both lists, so that no third list is needed.
+/// Merges `others` into `edges`, and sorts `edges` by `to`, `from` and kind. Both lists must be sorted by `to`. The
+/// merge starts with the last edges of both lists, so that no third list is needed.
 pub(super) fn merge_edges(edges: &mut Vec<Edge>, others: Vec<Edge>) {
     let (mut left, mut left_others) = (edges.len(), others.len());
     edges.extend_from_slice(&others);

@@ -30,7 +30,7 @@ pub(in super::super) struct KernelTimes {
 /// the kernel's times depend on them.
 pub(super) type KernelKey = (NameId, [u32; 3], [u32; 3]);
 
-/// Measured times of kernels, and the programmatic launches for which such times are missing.
+/// Measured times of kernels, and the programmatic launches of kernels without measured times.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LearnedKernels {
     pub(super) times: IdMap<KernelKey, KernelTimes>,

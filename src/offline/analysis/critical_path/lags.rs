@@ -4,9 +4,8 @@
 use super::super::instructions::InstructionKind;
 use super::graph::MAX_LATENCY_NS;
 
-/// A kind of work gets its own shortest time only if it has at least this number of launches. A kind with fewer
-/// launches than this minimum uses the shortest time over all kinds, because perhaps none of its launches found the
-/// stream idle.
+/// A kind of work gets its own shortest time only if it has at least this number of launches. A kind of work with few
+/// launches uses the shortest time over all kinds, because perhaps none of its launches found the stream idle.
 const MIN_LAUNCHES: u64 = 8;
 
 /// Kind of submitted work. Kinds of work are distinguished because they reach the GPU in different ways.

@@ -108,7 +108,7 @@ impl CriticalPath {
     /// not need them.
     ///
     /// # Errors
-    /// Fails for the same reasons as [`new`](Self::new).
+    /// Fails in the cases in which [`new`](Self::new) fails.
     pub fn for_replay(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let Built { mut graph, waits, thread_calls } = Builder::new(list, profile).build();
         let count = graph.edges.len() as u64;

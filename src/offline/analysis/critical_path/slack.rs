@@ -168,7 +168,8 @@ fn sorted_by_start(graph: &Graph) -> Vec<u32> {
     sorted
 }
 
-/// For each position, returns the smallest slack among the moments at this or a later position to which no edge leads.
+/// For each position, returns the smallest slack among all moments that are at this or a later position and to which no
+/// edge leads.
 fn slack_of_free_moments(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     let mut is_free = vec![true; graph.moments.len()];
     graph.edges.iter().for_each(|edge| is_free[edge.to as usize] = false);

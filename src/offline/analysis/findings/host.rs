@@ -203,8 +203,8 @@ fn may_load(lost: &Lost<'_>, function: &str) -> bool {
     function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0
 }
 
-/// Returns the reason for the time lost in a call that waits for the GPU. For a trace, the lost time that the call
-/// caused counts as lost in the call.
+/// Returns the reason for the time lost in a call that waits for the GPU. In a trace, the time lost in a call is the
+/// lost time that the call caused.
 fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     let launched = lost.work.of(&waited.function);
     match () {
@@ -307,8 +307,8 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
 }
 
 /// Removes the groups for launches from `groups`, and returns them as one group. The groups are joined because a
-/// launch-bound program has no single culprit. The joined group also contains groups of other reasons with a small
-/// cost, because their functions run between launches.
+/// launch-bound program has no single culprit. Functions that cost only little time between launches are added to the
+/// joined group too.
 fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> Option<Group> {
     let mut all = Group::default();
     groups.retain(|(reason, function), group| {

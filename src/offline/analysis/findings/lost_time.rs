@@ -46,8 +46,8 @@ pub(super) struct LostTime {
     pub(super) wall: Option<u64>,
     /// Start of the first kernel and end of the last kernel, if the run has kernels.
     pub(super) kernels: Option<(u64, u64)>,
-    /// For each launch context (stack and API call), the time in ns that its copies and fills took in the gaps. Empty
-    /// for a recording.
+    /// For each launch context (stack and API call), the time in ns that its copies and fills took in the gaps. The map
+    /// is empty for a recording.
     pub(super) copies: IdMap<ContextId, u64>,
 }
 

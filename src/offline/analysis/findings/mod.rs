@@ -58,7 +58,7 @@ impl<'a> UserFunctions<'a> {
     }
 }
 
-/// A check and the result of the check.
+/// A check and its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// Stable id of the check, for programs.

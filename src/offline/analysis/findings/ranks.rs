@@ -314,9 +314,9 @@ fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     host.map_or_else(String::new, Cost::culprit)
 }
 
-/// Returns the finding about ranks that are late in turn. In each step, the other ranks wait for one rank. But over all
-/// steps, no single rank causes more than half of the waiting time. Inputs of different lengths can make ranks late in
-/// turn.
+/// Returns the finding that different ranks are late in different steps. In each step, the other ranks wait for one
+/// rank. But over all steps, no single rank causes more than half of the waiting time. Inputs of different lengths can
+/// make different ranks late in different steps.
 fn late_in_turn(ranks: &[RankRun], waits: Option<&[u64]>) -> Option<Cost> {
     let steps = ranks.iter().map(|rank| rank.time.steps.communication.len()).min()?;
     let all_communicate = ranks.iter().all(|rank| rank.time.communication > 0);

@@ -466,8 +466,8 @@ fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
 }
 
-/// Whether at least `pending` activities have no stack or are unusable. Unusable activities may be the missing work of
-/// the last launches.
+/// Whether at least `pending` activities have no stack or are unusable. Unusable activities may be the work of the last
+/// launches.
 fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
     let unusable = evidence.linked.map_or(0, |linked| linked.counts.untimed);
     evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
@@ -518,8 +518,9 @@ impl IncompleteStacks {
                 activities = activities.saturating_add(sample.count());
             }
         }
-        // The largest of the four counts is used and not their sum, because one stack may have several defects. Stacks
-        // that were merged because memory was short are not in the profile, and appear only in the counts.
+        // The four counts of defective stacks are not added, because one stack may have several defects. Instead, the
+        // largest count is used. Stacks that were merged because memory was short are not in the profile, and appear
+        // only in the counts.
         let counted = [truncated, guessed, cut, module_unknown].into_iter().max().unwrap_or(0);
         let (stacks, has_merged) = (counted.max(incomplete.len() as u64), counted > incomplete.len() as u64);
         let all_stacks = distinct.max(known).max(stacks);

@@ -160,9 +160,9 @@ pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTi
     (!steps.is_empty()).then_some(StepTimes { work, communication })
 }
 
-/// Returns the GPU work of each iteration of a program without marked steps. The executions that one launch context
-/// launched of one kernel are used only if their number is a multiple of the number of iterations. If it is a multiple,
-/// the kernel is assumed to run equally often in each iteration.
+/// Returns the GPU work of each iteration of a program without marked steps. The executions of a kernel that were
+/// launched from one launch context are used only if their number is a multiple of the number of iterations. If it is a
+/// multiple, the kernel is assumed to run equally often in each iteration.
 fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec<StepWork> {
     let count = usize::try_from(iterations).unwrap_or(0);
     if count < MIN_STEPS {

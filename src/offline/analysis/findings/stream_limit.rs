@@ -57,7 +57,7 @@ pub(super) fn free_time(
 ) -> Option<u64> {
     let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
     let (from, to) = (kernels.0.max(begin), kernels.1.min(end));
-    // For each stream, the busy time and the latest end of the stream's work so far.
+    // For each stream, the busy time and the latest end of the stream's work, for the activities that were visited.
     let mut streams: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     let of_device = |span: &&WorkSpan| Some(spans.device_of(span)) == device;
     for span in spans.as_slice().iter().filter(of_device) {

@@ -88,7 +88,7 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
 }
 
 /// Minimum number of changes between two streams at which the later kernel must wait for the earlier kernel. If the
-/// later kernel waits at fewer changes than this, no finding is reported.
+/// later kernel waits at fewer than this number of changes, no finding is reported.
 const MIN_CHANGES: u64 = 10;
 
 /// Returns the finding about a GPU that has less work than another GPU of the process.

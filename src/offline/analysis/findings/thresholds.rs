@@ -47,8 +47,8 @@ pub(super) const MIN_LAUNCH_GAPS: u64 = 3;
 pub(super) const MIN_PAUSE_FACTOR: u64 = 5;
 pub(super) const MIN_PAUSE_NS: u64 = 500_000;
 
-/// Minimum number of steps in a run for findings about single steps. In a run with fewer steps, the durations of single
-/// steps are not examined.
+/// Minimum number of steps in a run for findings about single steps. In a run with fewer than this number of steps, the
+/// durations of single steps are not examined.
 pub(super) const MIN_STEPS: usize = 10;
 /// Maximum number of steps that count as warm-up, in percent of all steps.
 pub(super) const MAX_WARM_UP_PERCENT: usize = 25;

@@ -183,7 +183,7 @@ struct ThreadWalk<'a> {
     tree: &'a CallTree,
     /// Node that was visited last, and the parent slice of its event.
     last: Option<(u32, Option<u32>)>,
-    /// Number of events that have nodes and are open at this point of the walk.
+    /// Number of events with nodes whose start was visited and whose end was not visited yet.
     depth: u32,
 }
 

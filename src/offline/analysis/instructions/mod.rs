@@ -284,7 +284,8 @@ impl InstructionList {
         list
     }
 
-    /// Returns the kind of the instruction with this source. The kind is the same as in [`get`](Self::get).
+    /// Returns the kind of the instruction with this source. The method [`get`](Self::get) returns the instruction with
+    /// this kind.
     fn find_kind(&self, source: Source) -> InstructionKind {
         let of_sync = |sync: u32| match self.rows.syncs()[sync as usize].kind {
             SyncKind::STREAM_WAIT => InstructionKind::Wait,
@@ -313,7 +314,8 @@ impl InstructionList {
         }
     }
 
-    /// Returns the kind of the instruction with this index. The kind is the same as in [`get`](Self::get).
+    /// Returns the kind of the instruction with this index. The method [`get`](Self::get) returns the instruction with
+    /// this kind.
     pub fn kind(&self, number: u32) -> InstructionKind {
         self.kinds[number as usize]
     }

@@ -248,7 +248,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Sets the sort keys of GPU work without a known launch. All items added so far must be GPU work, sorted by start.
+    /// Sets the sort keys of GPU work without a known launch. `items` must contain only GPU work, sorted by start.
     fn place_unlaunched(&mut self) {
         let mut first_later: IdMap<StreamKey, u64> = IdMap::default();
         for item in self.items.iter_mut().rev() {

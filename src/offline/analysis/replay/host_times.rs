@@ -72,8 +72,8 @@ impl HostTime {
     /// calls.
     ///
     /// The replay keeps the distance between the host event and the moment before it. If the moments before and after
-    /// the host event are closer together in the replay than in the recorded run, the distance to the moment before it
-    /// is reduced by the same factor.
+    /// the host event are closer together in the replay than in the recorded run, all distances between them are
+    /// reduced by the same factor.
     pub fn time_in(&self, schedule: &Schedule) -> Option<u64> {
         if let Some(end) = self.run_end {
             return Some(schedule.window().1.saturating_add(self.time - end));

@@ -14,8 +14,8 @@ use gpuflame_model::record::{IdMap, Work};
 /// the median over all samples with the same kind of edge is used.
 const MIN_SAMPLES: usize = 8;
 
-/// Moment of a launch call (begin or end) from which the lag of the launch is measured. Of the two possible lags, the
-/// lag that varies less in the run is used.
+/// Moment of a launch call (begin or end) from which the lag of the launch is measured. The lag is measured from the
+/// begin or from the end of the call, depending on which of these two lags varies less in the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaunchAnchor {
     /// The lag is measured from the begin of the call.

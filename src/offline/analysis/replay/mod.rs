@@ -154,8 +154,8 @@ impl<'a> Replay<'a> {
         Schedule::of(self.graph(), self.edges(), &|_, _| false)
     }
 
-    /// Replays the run with typical lags instead of recorded lags. Moments for which `is_fixed` returns true keep their
-    /// recorded times. The durations of GPU work and calls, and the times between calls, stay the same.
+    /// Replays the run, and replaces recorded lags by typical lags. Moments for which `is_fixed` returns true keep
+    /// their recorded times. The durations of GPU work and calls, and the times between calls, stay the same.
     pub fn model(&self, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Schedule {
         let graph = self.graph();
         let lag = |edge: Edge| {

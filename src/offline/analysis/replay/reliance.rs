@@ -9,7 +9,7 @@ use super::{Edit, EditedRun, Replay};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Rule that replaces rows which are missing from the recording.
+/// Rule on which a prediction relies because rows are missing from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reliance {
     /// Waits of the host and of streams are not recorded.

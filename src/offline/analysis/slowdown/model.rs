@@ -36,7 +36,7 @@ pub struct JobModel {
 pub(super) struct Op {
     /// Index of the operation's kind in [`JobModel::kinds`].
     pub(super) kind: usize,
-    /// Index of the set of equal operations that all get the same ideal duration.
+    /// Index of the set to which the operation belongs. All operations of a set get the same ideal duration.
     pub(super) even_with: usize,
     /// Kind of average (mean or median) that gives the ideal duration of the operation.
     pub(super) average: Average,
