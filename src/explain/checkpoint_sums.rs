@@ -48,11 +48,11 @@ mod kind {
 /// Upper limit for the total of all values of all sums in a file. No real run exceeds this limit, and totals below it
 /// can be computed without overflow.
 const MAX_TOTAL: u64 = 1 << 62;
-/// Maximum number of values in one sum that stores a part of a histogram. Each histogram bucket takes two values. A
-/// complete histogram takes at most 36 such sums.
+/// Maximum number of values in one sum that stores a part of a histogram. Each histogram bucket is stored as two
+/// values. A complete histogram is stored in at most 36 sums.
 const MAX_BUCKET_VALUES: usize = 250;
 /// Number of bits in each of the three parts into which a sum of squared durations is split. The three parts together
-/// have 126 bits, which is enough for any process.
+/// have 126 bits, which is enough for the squared durations in any process.
 const SQUARES_PART_BITS: u32 = 42;
 const SQUARES_PART_MASK: u64 = (1 << SQUARES_PART_BITS) - 1;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -76,7 +76,7 @@ const ROOT_MARKS: [Option<RootMark>; 5] = [
 
 impl Explain {
     /// Appends the sums over all rows so far to `chunk`. Sums that did not change since the last call are skipped.
-    /// `counted` contains counts of losses that no row reports.
+    /// `counted` contains the numbers of lost items that no row reports.
     pub fn write_sums(&mut self, counted: &[(Loss, u64)], written: &mut SumsWriter, chunk: &mut Chunk) {
         let snapshot = self.snapshot(counted, &mut ());
         let Snapshot { profile, ledger } = &snapshot;
@@ -85,14 +85,15 @@ impl Explain {
         self.profile.forget_sums();
     }
 
-    /// Appends the sums that [`Explain::finish`] has stored in the profile. The profile still contains the sums after
-    /// this call.
+    /// Appends to `chunk` the sums that the profile contains after [`Explain::finish`]. The sums also stay in the
+    /// profile.
     pub fn write_finished(&self, ledger: &Ledger, written: &mut SumsWriter, chunk: &mut Chunk) {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
     /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums). Launches that have
-    /// no activity so far are written as launches without an activity. The result is the number of these launches.
+    /// no activity so far are written as launches without an activity. Returns the number of launches that have no
+    /// activity so far.
     pub fn write_window_sums(
         &mut self,
         mut part: WindowSums,
@@ -146,8 +147,8 @@ impl Explain {
         copies + self.aggregate.cells() * (4 * size_of::<Sample>() + 150)
     }
 
-    /// Returns the number of stacks, kernels and thread names that were dropped so far. If the number of dropped items
-    /// has grown since a file was started, do not append to that file.
+    /// Returns the number of stacks, kernels and thread names that were dropped so far. If this number has grown since
+    /// a file of sums was created, do not append to that file.
     pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }
@@ -275,9 +276,9 @@ pub(super) fn sums(
     step_sums(profile.step_series(), ledger.steps.first, kind::STEP_SERIES, each);
 }
 
-/// Encodes the totals over the program's steps as values of a sum. Each time is split into seconds and nanoseconds.
-/// Older versions add up all values of a file, even values of unknown kinds of sums, and limit the total to
-/// `MAX_TOTAL`.
+/// Encodes the totals over the program's steps as values of a sum. Each time is split into seconds and nanoseconds,
+/// because older versions of gpuflame add up all values of a file and reject a total above `MAX_TOTAL`. They also add
+/// the values of kinds of sums that they do not know.
 fn step_values(steps: StepTotals) -> [u64; 8] {
     let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
@@ -460,7 +461,7 @@ pub(super) struct CheckpointSums {
     stored_steps: StoredSteps,
     steady: Option<SteadyPart>,
     row_facts: Option<RowFacts>,
-    /// Busy and idle time of each device before the steady part of the run, and after it.
+    /// Busy and idle time of each device before the steady part of the run, and after the steady part.
     time_parts: BTreeMap<DeviceId, [BusyIdle; 2]>,
     pub(super) losses: BTreeMap<Loss, u64>,
     /// Total of all values read so far, which must stay below `MAX_TOTAL`.
@@ -468,9 +469,9 @@ pub(super) struct CheckpointSums {
 }
 
 impl CheckpointSums {
-    /// Adds a sum that was read from a file. Skips the sum if this version does not know its kind, or if its values are
-    /// impossible. `first` maps a context to the context that represents it, which is the first context with the same
-    /// stack.
+    /// Adds a sum that was read from a file. Skips a sum of a kind that this version does not know, and a sum with
+    /// impossible values. `first` maps a context to the context that represents it, which is the first context with the
+    /// same stack.
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
         let _ = self.add_sum(&mut Fields(key), values, first);
     }
@@ -482,8 +483,8 @@ impl CheckpointSums {
         first: impl Fn(ContextId) -> ContextId,
     ) -> Option<()> {
         let of = key.u8()?;
-        // The first seven values are amounts. The other values are timestamps, which do not count toward the limit
-        // `MAX_TOTAL`.
+        // The first seven values of a device's times are durations. The further values are timestamps, which do not
+        // count toward the limit `MAX_TOTAL`.
         let counted = if of == kind::TIME { values.get(..7)? } else { values };
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
         self.total = total.filter(|total| *total < MAX_TOTAL)?;
@@ -733,7 +734,7 @@ impl CheckpointSums {
     }
 }
 
-/// Merges samples that are equal except for their values.
+/// Merges samples that differ only in their values.
 fn merge_samples(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples.sort_unstable();
     samples.dedup_by(|next, kept| {
@@ -758,7 +759,7 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn decode_tally(values: &[u64]) -> Option<Tally> {
-    // In files written by older versions, up to four of these values are missing.
+    // Files written by older versions of gpuflame contain up to four fewer of the values that are read here.
     let (values, more) = values.split_at_checked(14)?;
     let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
         [] => (0, 0, 0, 0),
@@ -880,7 +881,7 @@ mod tests {
     }
 
     /// Pushes the rows of three launches, with a pause of one millisecond before the third launch. The first and the
-    /// third launch have the same context.
+    /// third launch were made in the same context.
     fn two_calls(explain: &mut Explain) {
         let window = |edge, time| Row::Window { edge, time: Nanos(time) };
         explain.push(&window(WindowEdge::Open, 1_000_000), &mut ());

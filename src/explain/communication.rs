@@ -1,8 +1,8 @@
 //! Recognizes kernels that move data between GPUs, by their names.
 
-/// Lower-case words. The name of every known communication kernel contains at least one of them. The kernels belong to
-/// the libraries NCCL, RCCL, NVSHMEM, DeepEP and MSCCL++, and to frameworks such as vLLM, sglang, TensorRT-LLM,
-/// PyTorch's symmetric memory, and AMD's quick reduce.
+/// Lower-case words, at least one of which is in the name of every known communication kernel. The known communication
+/// kernels belong to the libraries NCCL, RCCL, NVSHMEM, DeepEP and MSCCL++, and to frameworks such as vLLM, sglang,
+/// TensorRT-LLM, PyTorch's symmetric memory, and AMD's quick reduce.
 const COMMUNICATION_WORDS: [&str; 22] = [
     "nccl",
     "rccl",

@@ -23,9 +23,9 @@ pub struct Stacks {
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
-    /// Maps the id of each merged context to the context that represents it, and to the thread of the merged context.
-    /// Contexts that represent themselves are not in this map. Several contexts may have the same stack, because a
-    /// thread may give a stack a new context id at any time.
+    /// For the id of each merged context: the context that represents the merged context, and the thread of the merged
+    /// context. Contexts that represent themselves are not in this map. Several contexts may have the same stack,
+    /// because a thread may give a stack a new context id at any time.
     firsts: IdMap<ContextId, (ContextId, ThreadId)>,
     /// Lowest context id that later launches may have. Lower ids were forgotten, except the ids of contexts that
     /// represent themselves.
@@ -72,7 +72,8 @@ impl Contexts {
             .filter(|id| *id != ThreadId::OTHERS)
     }
 
-    /// Processes a merge of contexts. `replacements` maps each merged context to the context into which it was merged.
+    /// Updates this struct after contexts were merged. `replacements` maps each merged context to the context into
+    /// which it was merged.
     pub(super) fn rename(&mut self, replacements: IdMap<ContextId, ContextId>) {
         for (first, _) in self.firsts.values_mut() {
             *first = replacements.get(first).copied().unwrap_or(*first);
@@ -80,8 +81,8 @@ impl Contexts {
         self.firsts.extend(replacements.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
-    /// Forgets by which contexts the ids below `lowest` are represented. Call this function when no later row will have
-    /// such an id.
+    /// Forgets which contexts represent the ids below `lowest`. Call this function when no later row will have such an
+    /// id.
     pub(super) fn forget_below(&mut self, lowest: ContextId) {
         self.firsts.retain(|id, _| *id >= lowest);
         self.firsts.shrink_to(2 * self.firsts.len());

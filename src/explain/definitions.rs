@@ -45,7 +45,8 @@ impl Definitions {
         self.kernels(profile, chunk, max_bytes)
     }
 
-    /// Writes definitions of the kinds that are few or small. The size of these definitions is not limited.
+    /// Writes definitions of the kinds that are few or small, such as modules and threads. The total size of these
+    /// definitions is not limited.
     fn write_small(&mut self, profile: &Profile, chunk: &mut Chunk) {
         if let Some((id, name)) = profile.process().filter(|_| !self.process) {
             self.process = true;

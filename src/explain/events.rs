@@ -1,8 +1,8 @@
 //! Stores all joined rows, for outputs that show single activities instead of sums. The rows are sorted by time.
 //!
-//! The table of activities grows by 40 bytes per activity. Tables that grow in this way are never used inside an
-//! application that gpuflame profiles. The sorted order does not depend on the order in which CUPTI delivered its
-//! buffers.
+//! The table of activities grows by 40 bytes per activity. Such a table, which grows with each activity, is never used
+//! inside an application that gpuflame profiles. The sorted order does not depend on the order in which CUPTI delivered
+//! its buffers.
 //!
 //! Most activities are repetitions: the same kernel runs with the same grid on the same stream in each step. All fields
 //! of an activity except its times, ids and contexts form its *shape*. Each distinct shape is stored only once.
@@ -42,8 +42,8 @@ struct StoredActivity {
 const _: () =
     assert!(size_of::<StoredActivity>() == 40, "an activity grew: a large trace has a million activities");
 
-/// Fields that many activities share: an activity without times and ids and, if its launch is unknown, the reason for
-/// this.
+/// Fields that many activities share: an activity without its times and ids and, if the launch is unknown, the reason
+/// why it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ActivityShape {
     activity: Activity,
@@ -60,8 +60,8 @@ impl ActivityShape {
     }
 }
 
-/// Stored activities. Before `sort`, they are in the order in which they were added; after `sort`, they are in order of
-/// time.
+/// Stored activities. Before `sort`, the activities are in the order in which they were added; after `sort`, they are
+/// sorted by time.
 #[derive(Clone, Debug, Default)]
 struct StoredActivities {
     all: Vec<StoredActivity>,
@@ -110,7 +110,8 @@ impl StoredActivities {
 
     fn sort(&mut self) {
         let mut all = std::mem::take(&mut self.all);
-        // Nearly all activities have different start times, so the complete key is rarely compared.
+        // Nearly all activities have different start times, so the comparison of two keys rarely needs the further
+        // fields.
         all.sort_unstable_by(|a, b| match a.start.cmp(&b.start) {
             Ordering::Equal => sort_key(&self.get(a).activity).cmp(&sort_key(&self.get(b).activity)),
             order => order,
@@ -238,8 +239,7 @@ impl JoinedRows {
     }
 
     /// Does the same as [`sort`](Self::sort), but [`calls`](Self::calls) then contains only the calls without GPU work,
-    /// and [`host_calls`](Self::host_calls) stays incomplete. The result is enough for outputs that only list
-    /// activities.
+    /// and [`host_calls`](Self::host_calls) stays incomplete. Outputs that only list activities call this function.
     pub fn sort_without_calls(&mut self) {
         self.sort_with_calls(|_| false);
     }
@@ -257,9 +257,11 @@ impl JoinedRows {
         }));
         let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
         self.calls.sort_unstable_by_key(key);
-        // Each activity adds the call that launched it, so a call that launched a graph was added many times.
+        // Each activity adds the call that launched it to `calls`, so a call that launched a graph was added many
+        // times.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
-        // `collect` would reserve space for one CUDA context per activity, although there are few contexts.
+        // This loop is used because `collect` would reserve space for one CUDA context per activity, although there are
+        // few CUDA contexts.
         let mut last = None;
         for stored in &self.activities.all {
             let Activity { context, device, .. } = self.activities.shapes[stored.shape as usize].activity;
@@ -271,7 +273,7 @@ impl JoinedRows {
         self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));
         self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.event_use.is_some()));
         if !self.host_calls.is_empty() {
-            // A call that copies and waits for the copy is a launch, so it is already in `calls`.
+            // A call that copies memory and waits for the copy is a launch, so it is already in `calls`.
             let launches: IdMap<u32, Nanos> =
                 self.calls.iter().map(|call| (call.id.0, call.launched.time)).collect();
             self.host_calls.retain(|call| launches.get(&call.id.0) != Some(&call.time));
@@ -346,8 +348,8 @@ impl JoinedRows {
         &self.marks
     }
 
-    /// Returns the earliest time of all calls, activities and marks. Returns 0 if there are no calls, activities and
-    /// marks.
+    /// Returns the earliest time of all calls, activities and marks. Returns 0 if there are neither calls nor
+    /// activities nor marks.
     pub fn first_time(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
         let starts = self.activities.all.iter().map(|stored| stored.start);
@@ -467,7 +469,7 @@ mod tests {
         all.iter().for_each(|event| rows.activity(&event.activity, event.origin));
         assert_eq!(rows.activities().collect::<Vec<_>>(), all);
         assert_eq!((rows.activities().len(), rows.activity_at(1999)), (2000, all[1999]));
-        // In this test, activities differ in size only if they are copies.
+        // In this test, only copies have different sizes.
         let copies = rows.activities.shapes.iter().filter(|shape| shape.activity.bytes() > 64).count();
         let shared = rows.activities.shapes.len() - copies;
         assert!(copies == 249 && shared < 60, "{copies} shapes of copies, {shared} of other work");

@@ -13,10 +13,11 @@ use gpuflame_model::record::{
     write_final_sums,
 };
 
-/// Maximum size in bytes of one chunk of definitions. A chunk is assembled in memory before it is written.
+/// Maximum size in bytes of one chunk of definitions. The limit bounds the memory for a chunk, because a chunk is
+/// assembled in memory before it is written.
 const MAX_PIECE_BYTES: usize = 1 << 20;
 
-/// Data that is written to the recording.
+/// Data that is written to the recording of an exited process.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishedSums<'a> {
     /// Profile with the final sums.
@@ -29,8 +30,8 @@ pub struct FinishedSums<'a> {
     /// Whether equal stacks of different threads were merged. If threads are merged, stacks are written without a
     /// thread id.
     pub are_threads_merged: bool,
-    /// Whether the process failed to write its other outputs. If these outputs failed, no end row is written, so that
-    /// `gpuflame recover` can make the outputs from the recording.
+    /// Whether the process failed to write its other outputs. If the process failed to write its other outputs, the
+    /// recording gets no end row, so that `gpuflame recover` can make these outputs from the recording.
     pub outputs_failed: bool,
     /// Time at which recording ended.
     pub time: Nanos,

@@ -1,6 +1,6 @@
 //! The ledger: counts of launches, activities and other recorded items by outcome, and counts of lost items. The ledger
-//! contains only data. Other modules print it and choose the words. Counts that must add up to a total are available as
-//! a [`Sum`].
+//! contains only data. Other modules print it and choose the words. Counts of parts that must add up to a total are
+//! available as a [`Sum`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,9 +60,9 @@ pub struct Device {
     pub time: Option<DeviceTime>,
     /// Idle time between two activities in nanoseconds, for each cause in the order of [`Cause::ALL`].
     pub between: [u64; Cause::ALL.len()],
-    /// Total idle time in nanoseconds from the opening of a window to the first GPU work in it.
+    /// Total idle time in nanoseconds from the opening of each window to the first GPU work in the window.
     pub opening: u64,
-    /// Total idle time in nanoseconds from the last GPU work in a window to the closing of the window.
+    /// Total idle time in nanoseconds from the last GPU work in each window to the closing of the window.
     pub closing: u64,
     /// Idle time in nanoseconds before the steady part of the run. No other field of the ledger includes this time.
     pub start_up: u64,
@@ -83,7 +83,8 @@ pub struct Host {
     pub allocated: u64,
     /// Number of calls that freed memory.
     pub frees: u64,
-    /// Number of bytes that were freed. An allocation counts only if the call that made it was recorded.
+    /// Number of bytes that were freed. A freed allocation counts only if the call that made the allocation was
+    /// recorded.
     pub freed: u64,
     /// Number of bytes that were allocated and not freed so far.
     pub held: u64,
@@ -107,7 +108,7 @@ impl Sum {
         Self { what: what.into(), total, parts: parts.to_vec() }
     }
 
-    /// Whether the parts add up to `total`. If the parts do not add up, gpuflame has a bug.
+    /// Whether the parts add up to `total`. If the parts do not add up to `total`, gpuflame has a bug.
     pub fn holds(&self) -> bool {
         self.parts.iter().map(|(_, part)| u128::from(*part)).sum::<u128>() == u128::from(self.total)
     }
@@ -242,8 +243,8 @@ impl Device {
         self.work.device
     }
 
-    /// Returns two sums, each with its parts: the time of the device while windows were open, and its idle time. `None`
-    /// if no activity of the device has usable times.
+    /// Returns two sums with their parts: the device's time while windows were open (busy or idle), and the device's
+    /// idle time by cause. `None` if no activity of the device has usable times.
     pub fn sums(&self) -> Option<[Sum; 2]> {
         let time = self.time?;
         let gpu = format!("GPU {}", self.id().0);

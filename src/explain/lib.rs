@@ -1,5 +1,5 @@
-//! `Explain` computes a profile from the rows of a recording. No other code does this, neither in a live session nor
-//! for a recording that is read from a file.
+//! `Explain` computes a profile from the rows of a recording. No other code computes profiles: live sessions use
+//! `Explain`, and so do verbs that read a recording from a file.
 //!
 //! ```text
 //! rows -> contexts merged -> graph nodes resolved -> join -> aggregate, timeline, the caller's sink
@@ -12,8 +12,8 @@
 //!
 //! Memory is bounded if [`Options::ceiling`] is set: see `memory_limit`.
 //!
-//! This module reads and writes no files, and does not look up the names of functions. File access and look-up of names
-//! are in modules `session` and `cli`.
+//! This module reads and writes no files, and does not look up the names of functions. The modules `session` and `cli`
+//! access files and look up names.
 
 #![forbid(unsafe_code)]
 
@@ -65,8 +65,8 @@ use row_facts::{AtEnd, LaunchKind, RowFactsCounter};
 pub use set_description::{describe_process, describe_set, json_path};
 use step_series::StepSeriesBuilder;
 
-/// Maximum count of lost items that is accepted per kind of loss. The counts in a plausible file are below this limit.
-/// The limit prevents an overflow of the total over all kinds of loss.
+/// Maximum count of lost items per kind of loss; higher counts in a file are reduced to this limit. The counts in a
+/// plausible file are below this limit. The limit prevents an overflow of the total over all kinds of loss.
 const MAX_LOST_PER_KIND: u64 = 1 << 56;
 
 /// Options of [`Explain`]: which sums are kept separate, and how much memory may be used.
@@ -75,14 +75,14 @@ pub struct Options {
     /// Whether each stream of a device is summed separately. Default: no.
     pub by_stream: bool,
     /// Whether contexts with the same stack on two threads count as one context. In a live process, threads must be
-    /// merged. Otherwise the profile of a program that creates a thread per request would grow with each thread.
+    /// merged. Otherwise the profile of a program that creates one thread per request would grow with each request.
     /// Default: no.
     pub merge_threads: bool,
     /// Whether the final result contains the sums of squared durations of GPU work, for each stack and kind of work.
     /// Default: no.
     pub has_squares: bool,
     /// Maximum number of windows that are summed separately. When all GPU work of a window has ended, the sums of the
-    /// window are removed. Default: no separate sums.
+    /// window are removed. By default, no window is summed separately.
     pub per_window: Option<u64>,
     /// Maximum memory in bytes for everything that gpuflame allocates. Default: no limit.
     pub ceiling: Option<usize>,
@@ -238,7 +238,8 @@ impl Explain {
     }
 
     /// Processes the next row of a file: calls [`Explain::push`] and [`Explain::pass_host_activity`]. This function is
-    /// not generic. So the binary of the command contains the code of the join once, and not once per type of sink.
+    /// not generic, so that the binary of the command `gpuflame` contains the code of the join only once, and not once
+    /// per type of sink.
     pub fn push_row_of_file(&mut self, row: &Row<'_>, mut sink: &mut dyn Sink) {
         self.push(row, &mut sink);
         self.pass_host_activity(row, &mut sink);
@@ -249,9 +250,9 @@ impl Explain {
         self.finish(&[], &mut sink)
     }
 
-    /// Returns the join, and a sink that passes joined rows to all their consumers. These are the sums, the timeline,
-    /// the steps, the counts of launches and activities with certain properties, the per-window sums, and the caller's
-    /// `sink`.
+    /// Returns the join, and a sink that passes joined rows to all their consumers. The consumers are the sums, the
+    /// timeline, the steps, the counts of launches and activities with certain properties, the per-window sums, and the
+    /// caller's `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
         let Self { join, aggregate, timeline, step_series, row_facts, profile, per_window, .. } = self;
         let steps = StepSink { series: step_series, profile };
@@ -387,8 +388,8 @@ impl Explain {
     }
 
     /// Returns the result for the rows that were pushed so far. Launches that still wait for their activity, and
-    /// activities that still wait for their launch, count as unmatched and are passed to `sink`. Later rows are
-    /// processed as if no snapshot had been taken.
+    /// activities that still wait for their launch, count as unmatched and are passed to `sink`. A snapshot does not
+    /// change how later rows are processed.
     ///
     /// `counted` contains losses that no row reports, as the total so far for each kind of loss.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
@@ -426,7 +427,7 @@ impl Explain {
         let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (&mut at_end, sink))));
         let facts = Some(at_end.facts());
         if mapping.has_any() {
-            // Two kinds of ids may have been dropped since they were stored: contexts that created graph nodes, and
+            // Two kinds of stored ids may refer to dropped items: ids of contexts that created graph nodes, and ids of
             // kernels whose activities waited for a launch.
             aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
@@ -480,8 +481,8 @@ impl Explain {
         self.contexts.stacks()
     }
 
-    /// Returns the profile. The profile contains the definitions from all rows, and the sums as of the last
-    /// [`Explain::snapshot`].
+    /// Returns the profile. Returns the profile. The profile contains the definitions from all rows, and the sums that
+    /// the last [`Explain::snapshot`] computed.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }

@@ -1,27 +1,30 @@
 //! Implements the memory ceiling: decides which data are dropped when memory is short, and in which order. A dropped
-//! stack, kernel or thread is merged with others, and can then no longer be distinguished from them. These totals stay
-//! the same: the number and duration of activities on each device, and the outcomes of launches.
+//! stack, kernel or thread is merged with others, and can then no longer be distinguished from them. Three kinds of
+//! totals do not change when data are dropped: the number and the duration of activities on each device, and the
+//! outcomes of launches.
 //!
 //! 1. Single activities are never stored. Activities are passed to the join, to the sums and, on request, to a file.
-//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. If the stacks need more, the half of the
-//!    stacks with the least GPU time is merged into `[other stacks]`. There is one `[other stacks]` entry for each API
-//!    function that the merged stacks called. A launch whose work has not finished counts with the GPU time of an
-//!    average launch. The youngest eighth of the stacks is exempt, because these stacks had too little time to collect
-//!    GPU time. So a phase that creates millions of stacks hides neither the work before it nor the work after it.
-//! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. This includes
-//!    the names of the kernels and the histograms of their durations (about 600 bytes per kernel). If the kernels need
-//!    more, half of them are merged into `[other kernels]`. These kernels are chosen in the same way as stacks.
+//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. If the stacks need more than this share,
+//!    the half of the stacks with the least GPU time is merged into `[other stacks]`. There is one `[other stacks]`
+//!    entry for each API function that the merged stacks called. Each launch whose work has not finished is assumed to
+//!    have the GPU time of an average launch. The youngest eighth of the stacks is never merged, because these stacks
+//!    had too little time to collect GPU time. So a phase that creates millions of stacks hides neither the work before
+//!    it nor the work after it.
+//! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. The memory of
+//!    kernels includes their names and the histograms of their durations (about 600 bytes per kernel). If the kernels
+//!    need more than this share, half of them are merged into `[other kernels]`. These kernels are chosen in the same
+//!    way as stacks.
 //! 4. If threads have no stack left, their **thread names** are dropped.
 //!
 //! At the end of the run, function names are looked up and files are written. Looking up names and writing files take
-//! two to three times the memory of the stacks. So further stacks are dropped before these steps, until everything fits
-//! below the ceiling. The stacks with the most GPU time are kept.
+//! two to three times the memory of the stacks. So further stacks are dropped before names are looked up and files are
+//! written, until everything fits below the ceiling. The stacks with the most GPU time are kept.
 //!
 //! A dropped stack that occurs again is stored as a new stack, because threads assign new ids to their stacks after
-//! each drop (`capture::Forgetting`). So a rare stack that becomes frequent later is recorded again.
+//! each drop (`capture::Forgetting`). So a dropped stack that becomes frequent later is recorded again.
 //!
-//! The context id of a dropped stack is forgotten, and later rows with this id are attributed to `[other stacks]`. If a
-//! graph node was created on a dropped stack, it still refers to the forgotten context id. The node's work is
+//! The context id of a dropped stack is forgotten, and later rows with this id are attributed to `[other stacks]`. A
+//! graph node that was created on a dropped stack still refers to the forgotten context id. The node's work is
 //! attributed to `[other stacks]` at the next snapshot ([`IdMapping`]).
 
 use std::cmp::Reverse;
@@ -33,8 +36,8 @@ use crate::join::Limits;
 use gpuflame_model::profile::{Profile, Weight};
 use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
-/// Number of stacks that are always kept, and also the number of kernels that are always kept. So few stacks or kernels
-/// cannot use up the memory.
+/// Number of stacks that are always kept, and also the number of kernels that are always kept. This number of stacks or
+/// kernels is too small to use up the memory.
 const MIN_KEPT_STACKS: usize = 256;
 /// Lowest memory ceiling at which the join uses its default limits. With these limits and full tables, the join takes
 /// 45 MiB. With a lower ceiling, the limits are reduced in proportion.
@@ -44,9 +47,9 @@ const FULL_JOIN_CEILING_BYTES: usize = 256 << 20;
 const BYTES_PER_THREAD: usize = 96;
 
 /// Upper bounds for the memory that a snapshot, its names and a flame graph need in addition to the present data. The
-/// bounds allow for tables that grow by doubling. There is one constant per frame in the tree of stacks, one per node
-/// of that tree, and one per stack. A stack needs more memory if threads are kept separate, because each thread then
-/// has its own root in the tree.
+/// bounds include the unused space of tables that grow by doubling. There is one constant per frame in the tree of
+/// stacks, one per node of that tree, and one per stack. A stack needs more memory if threads are kept separate,
+/// because each thread then has its own root in the tree.
 const EXPORT_BYTES_PER_FRAME: usize = 16;
 const EXPORT_BYTES_PER_NODE: usize = 120;
 const EXPORT_BYTES_PER_STACK: usize = 500;
@@ -61,7 +64,8 @@ pub(super) struct DroppedCounts {
     threads: u64,
 }
 
-/// Kinds of data that [`Explain::fit`] has dropped. A caller that stores the same data should drop it as well.
+/// Kinds of data that [`Explain::fit`] has dropped. A caller that stores data for the same ids should drop these data
+/// as well.
 #[derive(Debug, Default)]
 pub struct DroppedDefinitions {
     /// Ids of the remaining kernels. `None` if no kernel was dropped. If a dropped kernel runs again, it gets a new id.
@@ -120,8 +124,9 @@ impl Explain {
         }
     }
 
-    /// Whether the table of context ids is so large that threads should give their stacks new ids. If the threads do
-    /// not assign new ids, the older half of the ids is forgotten when the table reaches four times this size.
+    /// Whether the table of context ids is so large that threads should give their stacks new ids. If the threads
+    /// nevertheless assign no new ids, the older half of the ids is forgotten when the table has reached four times
+    /// this size.
     pub fn has_many_ids(&self) -> bool {
         self.contexts.heap_bytes() > self.ceiling / 32
     }
@@ -209,8 +214,7 @@ impl Explain {
         EXPORT_BYTES_PER_FRAME * frames + EXPORT_BYTES_PER_NODE * nodes + bytes_a_stack * stacks
     }
 
-    /// Keeps `count` contexts and drops all other contexts. The `youngest` newest contexts are among those that are
-    /// kept.
+    /// Keeps `count` contexts and drops all other contexts. The newest `youngest` contexts are always kept.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
         // A graph may be launched long after its nodes were created. So up to `youngest` contexts that created graph
@@ -226,8 +230,8 @@ impl Explain {
         self.contexts.rename(replacements);
     }
 
-    /// Returns the weight of each context: the total duration of its GPU work and waits. A launch that still waits for
-    /// its activity counts with the GPU time of an average launch.
+    /// Returns the weight of each context: the total duration of its GPU work and waits. Each launch that still waits
+    /// for its activity is assumed to have the GPU time of an average launch.
     fn weights(&self) -> IdMap<ContextId, Weight> {
         let mut weights = self.aggregate.by_context();
         let (count, nanos) = weights.values().fold((0, 0_u64), |(count, nanos), weight| {
@@ -262,7 +266,7 @@ impl Explain {
 }
 
 /// Maps the ids of dropped contexts and kernels to `[other stacks]` and `[other kernels]`. All other ids stay the same.
-/// `replacements` contains the contexts that were dropped just before. Contexts that were dropped earlier are
+/// `replacements` contains the contexts that the current call has dropped. Contexts that were dropped earlier are
 /// recognized by their absence from the profile.
 pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
@@ -296,9 +300,9 @@ impl<'a> IdMapping<'a> {
     }
 }
 
-/// Chooses `count` ids from `all`, which must be sorted from oldest to youngest. The function first chooses the last
-/// `youngest` ids, and then the ids with the most nanoseconds. If two ids have equal durations, the id with the higher
-/// count wins; if the counts are equal too, the younger id wins.
+/// Chooses `count` ids from `all`. The ids in `all` must be sorted from oldest to youngest. The function first chooses
+/// the last `youngest` ids, and then the ids with the most nanoseconds. Of two ids with equal durations, the id with
+/// the higher count is preferred. If the counts are equal too, the younger id is preferred.
 fn choose_kept<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, youngest: usize) -> HashSet<I> {
     let youngest = youngest.min(all.len());
     let mut kept: HashSet<I> = all.drain(all.len() - youngest..).map(|(id, _)| id).collect();
@@ -382,7 +386,7 @@ mod tests {
         for number in 1..=STACKS {
             context(&mut explain, number + 1, number);
             explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
-            // The work of the 5,000th stack runs about as long as the work of all other stacks together.
+            // The GPU work of the 5,000th stack takes about as much time as the GPU work of all other stacks together.
             let nanos = if number == 5_000 { 1_000_000 } else { 50 };
             explain.push(&Row::Activity(kernel(number, 100, 100 + nanos)), &mut ());
             assert!(explain.stack_bytes() <= 2 * (2 << 20) / 4, "{}", explain.stack_bytes());
@@ -416,7 +420,8 @@ mod tests {
         }
         assert!(explain.profile().context(ContextId(2)).is_none(), "the context was dropped");
         explain.push(&Row::Activity(kernel(1, 1000, 1007)), &mut ());
-        // Add a dropped stack again. Launch from it once under the old id, and once under the new id.
+        // Add a dropped stack again. Add two launches from this stack: one with the old context id, and one with the
+        // new context id.
         context(&mut explain, 20_000, 1);
         for (correlation, id) in [(20_000, 2), (20_001, 20_000)] {
             explain.push(&Row::Launch(launch(correlation, id)), &mut ());
@@ -436,7 +441,7 @@ mod tests {
         let first = |explain: &Explain, id| explain.representative(ContextId(id));
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
         explain.forget_below(ContextId(5));
-        // A context that represents itself is known as long as the profile contains it.
+        // A context that represents itself is known while the profile contains it.
         let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
         let special = [ContextId::NONE, ContextId::OUTSIDE];

@@ -2,14 +2,14 @@
 //! separately, in addition to the sums of the whole run. When all GPU work of a window has ended, the window's sums are
 //! removed and returned ([`PerWindowSums::take_finished`]).
 //!
-//! A launch belongs to the first window that was not closed yet when the launch began. To find this window, the time in
-//! the launch's row is compared with the times at which windows opened and closed. While a window is open, a GPU may
-//! run work that was launched in another window or outside all windows. Such work counts only as busy time of the
-//! window. If work arrives after its window was removed, it is *late*. Late work is counted, but no output file
-//! contains it.
+//! A launch belongs to the first window that was not closed yet when the launch began. To find the window of a launch,
+//! the time in the launch's row is compared with the times at which windows opened and closed. While a window is open,
+//! a GPU may run work that was launched in another window or outside all windows. Work that was not launched in the
+//! open window counts only as busy time of that window. GPU work whose activity arrives after its window was removed is
+//! *late*. Late work is counted, but no output file contains it.
 //!
-//! The number of separate windows is limited. If there are more windows, the later ones are added to the last separate
-//! window.
+//! The number of separate windows is limited. If a run has more windows, the further windows are added to the last
+//! separate window.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ pub struct PerWindowSums {
     by_stream: bool,
     /// Number of windows that were opened, including windows that were merged into the last one.
     opened: u64,
-    /// Number of windows, counted from the first one, for which all launches were read from the log.
+    /// Number of windows, from the first window of the run, whose launches were all read from the log.
     read: u64,
     late: LateArrivals,
 }
@@ -103,8 +103,8 @@ impl PerWindowSums {
         self.opened
     }
 
-    /// Whether more windows were opened than are summed separately. If more windows were opened, the sums of the last
-    /// window cover several windows.
+    /// Whether more windows were opened than are summed separately. In that case, the sums of the last separate window
+    /// cover several windows.
     pub fn is_full(&self) -> bool {
         self.opened > self.max_windows
     }
@@ -114,7 +114,8 @@ impl PerWindowSums {
         self.late
     }
 
-    /// Handles a window edge that is recorded only because the clock changed. Such an edge adds or closes no window.
+    /// Handles a window edge that is recorded only because the clock changed. Such an edge neither adds nor closes a
+    /// window.
     pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {
@@ -174,7 +175,8 @@ impl PerWindowSums {
         }
     }
 
-    /// Returns the number of closed windows. `None` if all launches in these windows were already read from the log.
+    /// Returns the number of closed windows, or `None` if the launches in all closed windows were already read from the
+    /// log.
     pub fn unread_windows(&self) -> Option<u64> {
         let closed = self.windows.iter().filter(|window| window.closed.is_some()).count() as u64;
         let closed = self.removed + closed;
@@ -192,8 +194,8 @@ impl PerWindowSums {
         sums.for_each(|sums| sums.flushes_left = sums.flushes_left.saturating_sub(1));
     }
 
-    /// Removes and returns a window whose GPU work has all ended, or that was closed before `abandon_before`. The last
-    /// separate window is never returned, because later windows are added to it.
+    /// Removes and returns a window if all of its GPU work has ended, or if the window was closed before
+    /// `abandon_before`. The last separate window is never returned, because later windows are added to it.
     pub fn take_finished(&mut self, abandon_before: Nanos) -> Option<Box<WindowSums>> {
         let (removed, read, max_windows) = (self.removed, self.read, self.max_windows);
         let is_due = |(at, window): (usize, &TrackedWindow)| {
@@ -307,7 +309,7 @@ impl Sink for PerWindowSums {
             Some(sums) => sums.add(activity, origin),
             None => self.count_late(activity),
         }
-        // In windows other than `own`, idle time before this work is charged to `OUTSIDE` instead of a stack.
+        // In these windows, idle time that ends when this activity begins is charged to `OUTSIDE` instead of a stack.
         self.note_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 
@@ -402,7 +404,7 @@ impl WindowSums {
         self.tally.launches.open()
     }
 
-    /// Adds a launch that has no activity, and for which none is expected any more.
+    /// Adds a launch that has no activity and will not get one any more.
     pub(super) fn pending(&mut self, id: CorrelationId, launched: Launched) {
         self.tally.launches.pending += 1;
         self.aggregate.pending(id, launched);

@@ -1,5 +1,5 @@
-//! Counts launches and activities with certain properties ([`RowFacts`]). The checks of a run report these counts. The
-//! properties are counted while rows are joined, in a constant amount of memory.
+//! Counts launches and activities with certain properties ([`RowFacts`]). The list of checks that is printed for a run
+//! uses these counts. The counters are updated while rows are joined, and take a constant amount of memory.
 
 use std::mem;
 
@@ -23,7 +23,7 @@ pub(super) struct RowFactsCounter {
     work_end: u64,
     /// Time in ns at which the last call or GPU work ended.
     last_event: u64,
-    /// Longest time in ns from a launch to the end of its GPU work.
+    /// Longest time in ns from a launch call to the end of the launch's GPU work.
     longest: u64,
     at_end: PendingAtEnd,
     is_window_open: bool,
@@ -38,7 +38,8 @@ struct PendingAtEnd {
 }
 
 impl RowFactsCounter {
-    /// Returns the counts that are correct if no more rows arrive. In the result, `queued` and `queued_graphs` are 0.
+    /// Returns the final counts for the case that no more rows arrive. `queued` and `queued_graphs` are 0 in these
+    /// counts.
     pub(super) fn facts(&self) -> RowFacts {
         let PendingAtEnd { count, first, .. } = self.at_end;
         let ends_before_gpu = count > 0 && first.saturating_add(self.longest) >= self.last_event;
@@ -46,8 +47,8 @@ impl RowFactsCounter {
     }
 
     /// Whether the work of a launch was probably still in a queue when recording ended. The launch has no activity
-    /// after all rows were read. A queue is likely if two conditions hold: no later launch has an activity, and a GPU
-    /// still ran earlier work when the launch was made.
+    /// although all rows were read. Its work was probably still in a queue if two conditions hold: no later launch has
+    /// an activity, and a GPU still ran earlier work when the launch was made.
     pub(super) fn is_queued(&self, launched: Launched) -> bool {
         self.last_matched.is_some_and(|last| launched.time > last) && launched.time.0 < self.work_end
     }
@@ -104,9 +105,9 @@ impl Sink for RowFactsCounter {
         self.note_call(launched);
         self.is_first = true;
         self.last_matched = self.last_matched.max(Some(launched.time));
-        // `at_end` stores only the first and the latest time of its launches, so these launches can only be dropped all
-        // together. All launches in `at_end` are dropped when a launch that was made after the latest of them has an
-        // activity.
+        // `at_end` does not store single launches, but only their number and the times of the first and the latest
+        // launch. So all launches in `at_end` are dropped at once, when a launch that was made after the latest of them
+        // has an activity.
         if self.at_end.latest < launched.time.0 {
             self.at_end = PendingAtEnd::default();
         }
@@ -228,8 +229,8 @@ mod tests {
         counter.pending(CorrelationId(1), launch(15));
         counter.pending(CorrelationId(2), launch(25));
         assert_eq!(counter.facts().pending_at_end, 2);
-        // The activity of the launch at 20 ns arrives after the launches at 15 and 25 ns became launches without an
-        // activity.
+        // The launches at 15 and 25 ns are counted as launches without an activity before the activity of the launch at
+        // 20 ns arrives.
         ran(&mut counter, launch(20), 500, 600);
         ran(&mut counter, launch(30), 600, 700);
         assert_eq!(counter.facts().pending_at_end, 0);

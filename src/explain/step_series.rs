@@ -1,16 +1,16 @@
-//! Collects data about each step of the program. These are the step's duration, the GPU work that began during the
+//! Collects data about each step of the program. The data are the step's duration, the GPU work that began during the
 //! step, and the number of the step's launches that have GPU work.
 //!
-//! In a trace, the end of a step may be known. A step with a known end lasts until this end. Otherwise the step lasts
-//! until the next step begins. If the window closes before the next step begins, the end counts as unknown, because the
-//! last step of a run must not include the shutdown.
+//! If a trace contains the end of a step, the step lasts until this end. Otherwise the step lasts until the next step
+//! begins. If the window closes before the next step begins, the end of the step counts as unknown, because the last
+//! step of a run must not include the shutdown.
 //!
 //! The newest [`RECENT`] steps are stored one by one, because the steps of several threads may arrive out of order.
 //! Older steps are stored in groups of consecutive steps. All groups have the same number of steps, which is initially
 //! one. Whenever there are more than [`MAX_GROUPS`] groups, each two neighbouring groups become one group. Before a
 //! step enters a group, its duration is added to the histogram for the steps with the same name. The [`LONGEST`]
-//! longest steps are also stored one by one. So memory is bounded for a run of any length. The result does not depend
-//! on the order in which GPU work arrives.
+//! longest steps are also stored one by one. So the memory of steps is bounded for a run of any length. The result does
+//! not depend on the order in which GPU work arrives.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -31,8 +31,8 @@ const MAX_KINDS: usize = 16;
 const OTHER_KINDS: &str = "[other steps]";
 /// Number of longest steps that are stored one by one.
 const LONGEST: usize = 32;
-/// Maximum number of kernels in the cache that stores which kernels communicate. If there are more kernels, the other
-/// kernels are classified again for each activity.
+/// Maximum number of kernels in the cache that stores which kernels communicate. If a run has more kernels, a kernel
+/// that is not in the cache is classified again for each of its activities.
 const MAX_KERNELS: usize = 1 << 14;
 /// Maximum number of launch contexts in the cache that stores whose launches should have an activity. When this cache
 /// is full, it is cleared.
@@ -51,7 +51,7 @@ pub(super) struct StepSeriesBuilder {
     grouped: GroupedSteps,
     kinds: Vec<String>,
     /// Whether a kernel communicates, keyed by the id of the kernel's name. The keys are plain integers, so that this
-    /// map and `requires_activity` have the same type. A second type of map would add 2 KB to the library.
+    /// map has the same type as `requires_activity`. A second type of map would add 2 KB to the library.
     communicates: IdMap<u32, bool>,
     /// Whether launches in a launch context should have an activity, keyed by the id of the context.
     requires_activity: IdMap<u32, bool>,
@@ -115,11 +115,11 @@ impl StepSeriesBuilder {
         add_to(if communicates { communication } else { work }, nanos);
     }
 
-    /// Counts a launch that should have an activity. All other launches are ignored: Copies and fills may have no
-    /// activity. A graph may be empty, so a graph launch counts only after another launch with the same context had an
+    /// Counts a launch that should have an activity. Launches of copies and fills are ignored, because they may have no
+    /// activity. A graph may be empty, so a graph launch counts only if a launch with the same context has had an
     /// activity.
     ///
-    /// This function is not inlined, because otherwise each call would contain 1 KB of its code.
+    /// This function is not inlined, because otherwise its code (1 KB) would be repeated at each call.
     #[inline(never)]
     pub(super) fn add_launch(&mut self, launched: Launched, is_covered: bool, profile: &Profile) {
         if self.recent.is_empty() {
@@ -399,7 +399,7 @@ mod tests {
             builder.add_step(&step(number, 100 * number, None, ""), &WINDOW);
         }
         let launch = |time, context| Launched { time: Nanos(time), duration: 5, context: ContextId(context) };
-        // A launch of a copy needs no activity, and neither does the launch of a graph that has not run yet.
+        // The launch of a copy need not have an activity, and neither need the launch of a graph that has not run yet.
         for (time, context, is_covered) in [
             (99, 11, false),
             (110, 11, true),

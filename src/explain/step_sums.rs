@@ -19,7 +19,7 @@ mod of {
     pub(super) const LAUNCHES: u8 = 4;
 }
 
-/// Maximum number of values per key.
+/// Maximum number of values that are stored under one key.
 const MAX_VALUES: usize = 250;
 const VALUES_PER_GROUP: usize = 7;
 /// Maximum number of groups of steps whose launches are stored under one key.
@@ -138,8 +138,8 @@ impl StoredSteps {
         Some(())
     }
 
-    /// Returns the steps with absolute times, which are the stored times plus `first`. `first` is the time at which the
-    /// first step began.
+    /// Returns the steps with absolute times, which are the relative times in the file plus `first`. `first` is the
+    /// time at which the first step began.
     pub(super) fn series(&self, first: Nanos) -> StepSeries {
         let StepSeries { mut groups, kinds, mut longest } = self.0.clone();
         let at = |time: Nanos| Nanos(first.0.saturating_add(time.0));

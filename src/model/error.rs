@@ -1,15 +1,15 @@
 //! The error type of the crate. An error's message states what failed, where it failed, and what the user can do next.
 //!
 //! This module depends on no other module. Errors of the operating system and of libraries are converted to this type
-//! where they occur. Missing data (a frame without a name, an activity without a launch) is not an error. Such data is
-//! represented by values that are stored and shown: `profile::Unnamed`, `record::Missing`.
+//! where they occur. Missing data (a frame without a name, an activity without a launch) is not an error. Missing data
+//! is represented by values that are stored and shown: `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;
 
 /// `Result` with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kind of an [`Error`]. The C interface returns the kind as a negative number.
+/// Kind of an [`Error`]. Functions of the C interface return the kind of an error as a negative number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -9,18 +9,18 @@ use crate::profile::{Measure, View};
 /// Quantity that the width of a frame represents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
-    /// GPU time in nanoseconds. In a folded-stack file, the sum over all lines is exact.
+    /// GPU time in nanoseconds. In a folded-stack file with this unit, the sum over all lines is exact.
     #[default]
     Nanos,
-    /// GPU time in microseconds. Each line of a folded-stack file is rounded separately, half up. So the sum over the
-    /// file can be wrong by up to half a microsecond per line.
+    /// GPU time in microseconds. Each line of a folded-stack file is rounded separately, half up. So the sum over all
+    /// lines of the file can be wrong by up to half a microsecond per line.
     Micros,
     /// Number of activities, plus number of launches without an activity.
     Count,
 }
 
-/// Stacks to show for a graph node. They are the stack that launched the graph, the stack that created the node (by an
-/// API call or by stream capture), or both.
+/// Stacks to show for a graph node. The options are the stack that launched the graph, the stack that created the node
+/// (by an API call or by stream capture), or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphStacks {
     /// The launching stack, then `[graph]`, then the frames of the creating stack that are not in the launching
@@ -44,7 +44,7 @@ pub enum Root {
     /// `[GPU 0]`, the GPU on which the work ran.
     Device,
     /// `[stream 7]`, the stream on which the work ran. The name includes the GPU if several streams have the id 7. Idle
-    /// time gets no such frame, because it belongs to a whole GPU and not to a stream.
+    /// time gets no stream frame, because idle time belongs to a whole GPU and not to a stream.
     Stream,
 }
 
@@ -87,8 +87,8 @@ pub enum Yield {
     /// done.
     #[default]
     Records,
-    /// Same as `Records`. In addition, if a client requests the callback subscription, gpuflame leaves the subscription
-    /// to this client until the client is done.
+    /// Same as `Records`. gpuflame also leaves the callback subscription to a client that requests it, until the client
+    /// is done.
     Subscription,
 }
 
@@ -111,8 +111,8 @@ impl Unit {
         }
     }
 
-    /// Whether the values of `view` must be divided by 1,000 to convert them to this unit. A division is necessary if
-    /// the values are nanoseconds and this unit is microseconds.
+    /// Whether the values of `view` must be divided by 1,000 to convert them to this unit. Values are divided if they
+    /// are in nanoseconds and this unit is microseconds.
     pub fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }

@@ -27,7 +27,7 @@ pub struct HostSums {
     unified: BTreeMap<(UnifiedKind, Option<DeviceId>), Values>,
 }
 
-/// Kind of activity on the host. The kind determines the unit of the sum.
+/// Kind of activity on the host. The kind determines whether a sum is in nanoseconds or in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HostActivity {
     /// API calls that waited. The sum is in nanoseconds.
@@ -38,8 +38,8 @@ enum HostActivity {
     Blocked,
     /// Allocations of this kind of memory. The sum is in bytes.
     Allocate(MemoryKind),
-    /// Frees of this kind of memory. The sum is in freed bytes. `None` if the kind of memory is unknown because the
-    /// allocation was not recorded.
+    /// Frees of this kind of memory. The sum is in freed bytes. The kind of memory is `None` if it is unknown, because
+    /// the allocation was not recorded.
     Free(Option<MemoryKind>),
 }
 
@@ -67,7 +67,8 @@ impl HostSums {
     fn memory(&mut self, call: &MemoryCall) {
         match call.allocated {
             Some(allocated) => {
-                // If there already is an allocation at this address, the call that freed it was not recorded.
+                // If the map already contains an allocation at this address, the call that freed that allocation was
+                // not recorded.
                 if let Some(before) = self.live.insert(call.address, allocated) {
                     self.live_bytes -= before.bytes;
                 }
@@ -88,7 +89,7 @@ impl HostSums {
         let sums = self.unified.entry((row.kind, row.device())).or_default();
         let more = match row.kind.is_move() {
             true => [row.value, 1, row.duration().unwrap_or(0), 0],
-            // For an unknown kind, the unit of the value is unknown, so only the row is counted.
+            // An event of any other kind counts as one record, and its value counts as a number of faults.
             false => [0, 1, 0, row.value],
         };
         add_values(sums, more);
@@ -111,7 +112,7 @@ impl HostSums {
         }
     }
 
-    /// Returns the count and the total nanoseconds for each context. Waits, CPU samples and off-CPU waits are added up.
+    /// Returns the count and the total time in nanoseconds of the waits, CPU samples and off-CPU waits in each context.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let takes_time = |call: &HostActivity| {
             matches!(call, HostActivity::Wait | HostActivity::Sampled | HostActivity::Blocked)
@@ -140,8 +141,8 @@ impl HostSums {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// Returns the sums that `view` shows, as samples. The leaf of a wait's stack is the API call that waited, so such
-    /// a sample has no further leaf frame.
+    /// Returns the sums that the view `view` shows, as samples of the profile. The leaf of a wait's stack is the API
+    /// call that waited, so such a sample has no further leaf frame.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostActivity), &(u64, u64))| {
             let (of, leaf) = match call {

@@ -1,7 +1,7 @@
 //! `Aggregate` adds up the activities and launches that the join has matched. `Aggregate` has one sum, called a *cell*,
 //! for each combination of launch context, kind of GPU work (for example a kernel name) and device. `Aggregate` also
-//! has a *series* of statistics for each kind of work on each device, and a total per device. Busy time is computed by
-//! `timeline`.
+//! has a *series* (statistics of durations) for each kind of work on each device, and a total per device. Busy time is
+//! computed by `timeline`.
 //!
 //! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches.
 //! `Aggregate` stores only ids, not names or stacks. The names and stacks for these ids are in the [`Profile`] that
@@ -39,12 +39,12 @@ pub struct Aggregate {
     series_index: IdMap<(LaunchOutcome, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
-    /// Whether squared durations are summed. If squares are summed, `squares` has one sum of squared durations per
-    /// cell. Otherwise `squares` is empty.
+    /// Whether squared durations are summed. If squared durations are summed, `squares` has one sum of squared
+    /// durations per cell. Otherwise `squares` is empty.
     has_squares: bool,
     squares: Vec<u128>,
     /// Sums of the memory copies with usable times, by direction and kinds of memory. `copies` is filled only if
-    /// squared durations are summed. If squares are summed, `Series` also contains launch delays.
+    /// squared durations are summed. If squared durations are summed, `Series` also contains launch delays.
     copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
     /// Pairs of two contexts for graph nodes: the context that launched the graph, and the context that created the
@@ -66,7 +66,7 @@ enum LaunchOutcome {
     Pending,
 }
 
-/// Key of a cell. The key is kept small, because there may be a hundred thousand cells.
+/// Key of a cell. The key of a cell is kept small, because there may be a hundred thousand cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
     site: SiteCode,
@@ -77,8 +77,8 @@ struct Cell {
 /// Identifies a stream of a GPU context.
 type StreamKey = (GpuContextId, StreamId);
 
-/// Identifies a series of statistics (by its position in `Aggregate::series`) on one stream. Used only if streams are
-/// summed separately.
+/// Identifies a series of statistics (by its position in `Aggregate::series`) on one stream. This key is used only if
+/// streams are summed separately.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
@@ -150,8 +150,8 @@ impl Aggregate {
         profile.set_works(self.works(), self.devices.clone());
     }
 
-    /// Returns the number, the total and the sum of squares of the durations, by stack and kind of work. The result is
-    /// empty unless squares are summed.
+    /// Returns the number, the total and the sum of squares of the durations, for each stack and kind of work. The
+    /// returned list is empty unless squared durations are summed.
     pub fn spreads(&self) -> Vec<DurationSpread> {
         let mut spreads = Vec::with_capacity(self.squares.len());
         for ((cell, weight), &squares) in self.cells.iter().zip(&self.squares) {
@@ -167,7 +167,7 @@ impl Aggregate {
     }
 
     /// Removes and returns the launch delays by kind of work and device, and the copies by direction and kinds of
-    /// memory. Both returned lists are empty unless squares are summed.
+    /// memory. Both returned lists are empty unless squared durations are summed.
     pub fn take_details(&mut self) -> (Vec<WorkDelays>, Vec<(CopyPath, Weight)>) {
         let mut all = Vec::new();
         for series in &mut self.series {
@@ -236,7 +236,7 @@ impl Aggregate {
         let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
         let SumIndices { series, cell } = match outcome {
             // The cell of a launch without an activity is usually looked up only once, and there is no kernel that
-            // could select a cache slot. So a look-up in the cache would fail.
+            // could select a cache slot. So the cache is not used for such a launch.
             LaunchOutcome::Pending => self.find(key),
             _ => self.sum_cache.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);
@@ -332,8 +332,8 @@ impl Aggregate {
     }
 }
 
-/// Returns the position of `device` in `devices`. If the device is new, appends it. This function is called only once
-/// per series.
+/// Returns the position of `device` in `devices`. If the device is new, appends it. This function is called only when a
+/// new series is created.
 fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
         devices.push(DeviceUse { device, count: 0, nanos: 0 });
@@ -389,7 +389,7 @@ impl Series {
     }
 }
 
-/// Adds `weight` to `sum`. A hostile file may contain huge durations, so the sum saturates instead of wrapping.
+/// Adds `weight` to `sum`. The sum saturates instead of wrapping, because a hostile file may contain huge durations.
 fn add(sum: &mut Weight, weight: Weight) {
     sum.count += weight.count;
     sum.nanos = sum.nanos.saturating_add(weight.nanos);
@@ -400,8 +400,8 @@ fn add(sum: &mut Weight, weight: Weight) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SiteCode(u32);
 
-/// Bit that marks the code as a position in `Aggregate::nodes`. If the code is a caller (see [`Caller`]), this bit is
-/// never set.
+/// Bit that marks the code as a position in `Aggregate::nodes`. The code of a caller (see [`Caller`]) never has this
+/// bit.
 const NODE: u32 = 1 << 31;
 
 impl From<Caller> for SiteCode {

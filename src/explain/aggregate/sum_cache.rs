@@ -1,6 +1,6 @@
 //! A cache that finds the cell and series of an activity (see `aggregate`) for the last few hundred kinds of activity.
 //! The cache is useful because programs repeatedly launch the same kernels from the same stacks. Each cache hit avoids
-//! two hash map look-ups. Such look-ups take a quarter of the time that the collector spends per activity.
+//! two hash map look-ups. Hash map look-ups take a quarter of the time that the collector spends per activity.
 
 use super::{LaunchOutcome, SiteCode, StreamKey};
 use gpuflame_model::record::{DeviceId, Work};

@@ -154,8 +154,8 @@ fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
 }
 
 /// Returns the rows of launches that have one kernel each. Each group of rows has 1,000 launches followed by their
-/// 1,000 activities, as if a tracer had delivered the activities in buffers. The launches use `names` different kernels
-/// and `contexts` different call sites.
+/// 1,000 activities, as if a tracer had delivered the activities in buffers. The launches are of `names` different
+/// kernels, and are made at `contexts` different call sites.
 fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
     let (mut rows, mut rng) = (Vec::with_capacity(2 * launches as usize), Rng::new(3));
     for from in (0..launches).step_by(1000) {
@@ -173,7 +173,7 @@ fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
 #[test]
 fn each_distinct_context_and_kernel_name_costs_under_200_bytes() {
     let (mut join, mut sums, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
-    // Warm up first, so that every kernel name and its histogram exist.
+    // Process all rows once before the measurement, so that every kernel name and its histogram exist.
     for row in traffic(100_000, 10, 50) {
         join.push(&row, &mut sums);
     }

@@ -8,16 +8,15 @@
 //! ```
 //!
 //! A copy of a graph can outlive the original. For example, a graph can be instantiated twice, and can be destroyed
-//! while its instantiations exist. So a table of nodes is kept as long as any graph uses it. A destroyed graph may
+//! while its instantiations exist. So a table of nodes is kept until no graph uses it any more. A destroyed graph may
 //! still be running, so its nodes are kept until CUPTI was flushed twice. The newest few thousand destroyed graphs are
 //! kept even longer.
 //!
-//! If an instantiation of a graph is updated, the work of its nodes changes, and therefore their creators change too.
-//! If a launch was made before the update, it ran the old nodes. The correlation id of a launch shows whether it was
-//! made before the update.
+//! If an instantiation of a graph is updated, the work of its nodes changes, and therefore their creators change too. A
+//! launch that was made before an update ran the old nodes. The correlation id of a launch shows whether the launch was
+//! made before an update of the graph.
 //!
-//! The creator is looked up once per activity, at the time when the activity record is read. The creator is then stored
-//! in the activity.
+//! The creator is looked up once per activity, when the activity record is read, and is then stored in the activity.
 
 #[cfg(test)]
 mod tests;
@@ -32,8 +31,8 @@ use gpuflame_model::record::{
 /// because the flush may have begun before the graph's last launch completed.
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
 /// Number of destroyed graphs, and number of nodes in destroyed graphs, that are kept even after
-/// [`FLUSHES_UNTIL_FINISHED`] flushes. A kernel of such a graph may still be running then. The destroyed graphs that
-/// are kept take 1 MiB, and their nodes take another 1 MiB.
+/// [`FLUSHES_UNTIL_FINISHED`] flushes. A kernel of a destroyed graph may still be running after these flushes. The
+/// destroyed graphs that are kept take 1 MiB, and their nodes take another 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
 /// Number of earlier states of updated instantiations that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes.
@@ -45,10 +44,10 @@ pub struct Graphs {
     groups: IdMap<GraphId, NodeGroup>,
     /// First node id of each group, used to look up nodes whose group is unknown.
     firsts: BTreeSet<(u64, GraphId)>,
-    /// Maximum difference between the first and the last node id of a group, over all groups so far.
+    /// Largest difference between the first and the last node id of a group, among all groups so far.
     widest: u64,
     tables: Vec<NodeTable>,
-    /// Positions in `tables` that are not in use.
+    /// Positions in `tables` that contain no table.
     free: Vec<u32>,
     /// Group in which the last look-up found a node.
     last: GraphId,
@@ -105,7 +104,8 @@ impl NodeTally {
 #[derive(Clone, Copy, Debug)]
 struct NodeGroup {
     table: u32,
-    /// Number to subtract from the id of a node to get the node's id in the table. 0 if the group owns the table.
+    /// Difference between the id of a node and the node's id in the table. The difference is 0 if the group owns the
+    /// table.
     shift: u64,
     first: u64,
     last: u64,
@@ -177,8 +177,8 @@ impl Graphs {
         if !is_node(activity) {
             return;
         }
-        // If CUPTI reports that this node was updated from another node, the creator of that other node takes
-        // precedence.
+        // If CUPTI reports that the node was updated from another node, the field is set to the creator of that other
+        // node.
         let source = activity.source_node.0;
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
@@ -219,8 +219,8 @@ impl Graphs {
         self.destroyed.len() > 2 * MIN_KEPT_GRAPHS || self.destroyed_nodes > 2 * MIN_KEPT_NODES
     }
 
-    /// Returns the contexts that created nodes. If a context created consecutive nodes of a table, it is returned once
-    /// for these nodes.
+    /// Returns the contexts that created nodes. A context that created several consecutive nodes of a table is returned
+    /// only once for these nodes.
     pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
         let sections = self.tables.iter().flat_map(|table| &table.sections);
         let runs = sections.flat_map(|section| section.entries.chunk_by(|a, b| a.creator == b.creator));
@@ -235,7 +235,8 @@ impl Graphs {
 
     /// Returns the heap size in bytes.
     pub fn heap_bytes(&self) -> usize {
-        // On average, the nodes of a B-tree are two thirds full. The inner nodes take about 10 % more.
+        // On average, the nodes of a B-tree are two thirds full. The inner nodes of a B-tree take about 10 % more
+        // memory than the leaf nodes alone.
         let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
         let tables = self.tables.iter().map(NodeTable::heap_bytes);
         map_bytes(&self.groups)
@@ -355,7 +356,7 @@ impl Graphs {
 
     /// Updates the instantiation `graph` from the graph `source`. The nodes of both graphs are paired in the order of
     /// their ids, which is the order of creation. If the graphs have different numbers of nodes, nothing changes,
-    /// because then only CUPTI may know which nodes form a pair. Nothing changes either if the nodes of each pair have
+    /// because then only CUPTI may know which nodes form a pair. Nothing changes either if both nodes of each pair have
     /// the same creator, as in programs that capture a new graph for each step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
@@ -456,9 +457,9 @@ impl Graphs {
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// Returns the group of nodes that contains a node. First, the function tries `graph`. Then it tries the graph
-    /// whose id is the upper half of the node's id (driver 580), and last the group that was found last. If two threads
-    /// create graphs at the same time, the ids of two groups may interleave.
+    /// Returns the group of nodes that contains a node. First, the function looks in the group `graph`. Then it looks
+    /// in the graph whose id is the upper half of the node's id (driver 580), and finally in the group that the
+    /// previous call found. If two threads create graphs at the same time, the node ids of two groups may interleave.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
         let of_id = GraphId((node >> 32) as u32);
         let likely =
@@ -532,8 +533,9 @@ impl NodeTable {
 }
 
 impl TableSection {
-    /// Returns the position of an offset in the section's `entries`. If no entry has the offset, the error is the
-    /// position at which to insert it. Ids usually have no gaps, so the position is usually equal to the offset.
+    /// Returns the position of an offset in the section's `entries`. If no entry has this offset, returns the position
+    /// at which to insert an entry as an error. Node ids usually have no gaps, so an entry's position is usually equal
+    /// to its offset.
     fn position(&self, offset: u32) -> Result<usize, usize> {
         match self.entries.get(offset as usize) {
             Some(entry) if entry.offset == offset => Ok(offset as usize),

@@ -18,8 +18,8 @@ fn end(graphs: &mut Graphs, graph: u32) {
     graphs.push(&Row::GraphEnd { graph: GraphId(graph) });
 }
 
-/// Updates the instantiation `graph` from the graph `source`. `call` is the correlation id of the call that updates it.
-/// The test function `created` looks up nodes for a launch with the id 100.
+/// Updates the instantiation `graph` from the graph `source`. `call` is the correlation id of the call that updates the
+/// instantiation. The test function `created` looks up nodes for a launch with the id 100.
 fn update(graphs: &mut Graphs, graph: u32, source: u32, call: u32) {
     let (graph, source, correlation) = (GraphId(graph), GraphId(source), CorrelationId(call));
     graphs.push(&Row::GraphUpdate { graph, source, correlation });
@@ -93,7 +93,7 @@ fn nodes_of_graphs_with_interleaved_ids_are_found() {
         node(&mut graphs, 1, 100 + 2 * at, 2);
         node(&mut graphs, 2, 101 + 2 * at, 3);
     }
-    // Make copies of the copies, with different gaps between the ids.
+    // Make copies of the copied nodes, with different gaps between the node ids.
     let mut next = 5000;
     for at in 0..1000 {
         copy(&mut graphs, 3, next, 100 + 2 * at);
@@ -278,7 +278,7 @@ fn a_live_node_costs_at_most_sixteen_bytes_and_dense_clones_nothing() {
     }
     assert!(graphs.heap_bytes() <= before, "{} after {before}", graphs.heap_bytes());
     assert_eq!(created(&mut graphs, 11, 10 * NODES + 998), on(2 + 998));
-    // If the gaps between the ids of the copies differ from the gaps between the originals, the result is the same.
+    // The result is the same if the ids of the copied nodes have different gaps than the ids of the original nodes.
     let mut gaps = Graphs::default();
     (0..NODES).for_each(|at| node(&mut gaps, 1, 3 * at, 2));
     (0..NODES).for_each(|at| copy(&mut gaps, 2, 4 * NODES + 5 * at, 3 * at));

@@ -1,5 +1,5 @@
-//! Detects activities that CUPTI delivers twice. If an activity is delivered a second time, the second one is counted
-//! and dropped.
+//! Detects activities that CUPTI delivers twice. If CUPTI delivers an activity a second time, this second delivery is
+//! counted and dropped.
 //!
 //! Two activities of one launch are not always duplicates:
 //! - A memory copy may consist of several parts, which run one after another.
@@ -7,7 +7,7 @@
 //!
 //! For each launch that is not a graph launch, this module therefore stores only the launch's last activity. For graph
 //! launches, and for activities whose launch has no row, it stores the latest tens of thousands of activities. Each
-//! activity is stored as a hash of the fields that distinguish it from other activities.
+//! activity is stored as a hash of the fields that distinguish activities.
 
 use gpuflame_model::record::{Activity, CorrelationId, GraphId};
 
@@ -64,9 +64,9 @@ impl DuplicateDetector {
         last == Some(ActivityHash::from_activity(activity))
     }
 
-    /// Whether `activity`, whose launch has no row, was delivered before. Work that the GPU launched may have the id 0,
-    /// and so may other work that has the same stream and times. Therefore, activities with the id 0 are compared only
-    /// if they ran graph nodes.
+    /// Whether `activity`, whose launch has no row, was delivered before. Work that the GPU launched may have the id 0.
+    /// Different work on the same stream and with the same times may have the id 0 too. Therefore, activities with the
+    /// id 0 are compared only if they ran graph nodes.
     pub(super) fn is_duplicate_without_launch(&mut self, activity: &Activity) -> bool {
         let has_id = activity.correlation != CorrelationId(0) || activity.graph != GraphId(0);
         has_id && is_timed(activity) && self.is_in_latest(activity)

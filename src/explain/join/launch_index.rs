@@ -1,24 +1,24 @@
-//! `ById` is an index whose key is the correlation id. `ById` contains launches, and also *orphans*: activities that
-//! wait for their launch.
+//! `ById` is an index whose key is the correlation id. `ById` contains launches and *orphans* (activities whose launch
+//! has not arrived yet).
 //!
 //! Ids are nearly consecutive. So the highest [`Limits::recent`](super::Limits::recent) ids are in a table in which the
-//! id itself determines the position. The table of recent ids consists of pages. The number of a page determines the
-//! position of the page in the table:
+//! id itself determines the position. The table of recent ids consists of pages. The page number, which is the upper
+//! part of an id, determines the position of the page in the table:
 //!
 //! ```text
 //! id = | page number ................ | 6 bits |        pages[number % pages.len()]
 //!      |  (a multiple) | slot in pages| entry  |
 //! ```
 //!
-//! If another page with a lower number is at the same position, a new page displaces it. When a page is displaced, its
+//! A new page displaces the page at its position if that page has a lower number. When a page is displaced, its
 //! finished entries (launches that need no more activities) are forgotten. The waiting entries of a displaced page
 //! (launches without an activity, and orphans) move to a hash map with two generations. A waiting entry that arrives
-//! after its page was displaced is stored in this map directly. A graph launch that had an activity may have more
-//! activities, so it moves to a second map with two generations. Looking up a recent id takes two loads, and look-ups
-//! of neighbouring ids use the same cache line.
+//! after its page was displaced is stored in the map of waiting entries directly. A graph launch that had an activity
+//! may have more activities, so it moves to a second map with two generations. Looking up a recent id takes two memory
+//! loads, and look-ups of neighbouring ids use the same cache line.
 //!
-//! This module counts no outcomes and passes nothing to a sink. Each forgotten entry is passed to a closure of the
-//! caller instead.
+//! This module counts no outcomes and passes nothing to a sink. Each forgotten entry is passed to a closure that the
+//! caller supplies.
 
 use super::Launched;
 use super::duplicates::ActivityHash;
@@ -56,7 +56,7 @@ impl MatchState {
         if let Self::Matched { last, .. } = self { Some(last) } else { None }
     }
 
-    /// Updates the state for a new activity of the launch. Returns true if it is the launch's second activity.
+    /// Updates the state for a new activity of the launch. Returns true if this activity is the launch's second one.
     pub(super) fn advance(&mut self, activity: &Activity) -> bool {
         let (has_one, had_several) = match *self {
             Self::Waiting => (false, false),
@@ -76,10 +76,10 @@ impl MatchState {
 pub(super) enum LookUp<'a> {
     /// The launch was found, either directly or through an alias (a second id of the launch).
     Launch(&'a Launched, &'a mut MatchState),
-    /// The launch has not arrived yet, and other activities already wait for it. The first value is the id under which
-    /// the launch will arrive.
+    /// The launch has not arrived yet, and at least one earlier activity already waits for it. The first value is the
+    /// id under which the launch will arrive.
     Orphans(CorrelationId, &'a mut Chain),
-    /// The launch has not arrived yet, and no other activity waits for it. The value is the id under which the launch
+    /// The launch has not arrived yet, and no earlier activity waits for it. The value is the id under which the launch
     /// will arrive.
     NotYet(CorrelationId),
     /// The id is an alias (second id) of another alias. No launch can be found through such an id.
@@ -143,7 +143,7 @@ impl ById {
         }
     }
 
-    /// Returns the entry of `id`. Aliases are not followed.
+    /// Returns the entry of `id`. If the id is an alias, returns the alias itself and not its launch.
     pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut IdEntry> {
         match self.recent.page_of(id) {
             Some(_) => self.recent.slot(id)?.as_mut(),
@@ -228,9 +228,9 @@ impl ById {
         }
     }
 
-    /// Processes that an activity with the id `id` has found the launch with the id `launch`. If the launch is no
-    /// longer in the table of recent ids, it becomes the youngest running entry. The same applies to the alias through
-    /// which it was found.
+    /// Call this function when an activity with the id `id` has found the launch with the id `launch`. If the launch is
+    /// no longer in the table of recent ids, it becomes the youngest running entry. The alias through which the launch
+    /// was found also becomes a young running entry.
     fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
         if self.recent.page_of(launch).is_some() {
             return;
@@ -270,8 +270,8 @@ impl ById {
     }
 
     /// Empties the page that is at the position of `id` in the table. An alias (second id of a launch) is kept as long
-    /// as the launch. The launch has a lower id than its alias, so it was handled before the alias: in this page or in
-    /// an earlier page.
+    /// as the launch. The launch has a lower id than its alias, so this function handled the launch before the alias:
+    /// in this page or in an earlier page.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
         for at in 0..ENTRIES_PER_PAGE {
@@ -315,9 +315,9 @@ struct RecentIds {
 enum PageStatus {
     /// The page that contains the id is stored.
     Here,
-    /// No page is stored, or a page with a lower number.
+    /// The position is empty, or contains a page with a lower number, which the page of the id may displace.
     Displaced,
-    /// A page with a higher number, so the id is too old for the table.
+    /// The position contains a page with a higher number, so the id is too old for the table.
     TooOld,
 }
 
@@ -390,8 +390,8 @@ impl RecentIds {
 
 type Map = IdMap<CorrelationId, IdEntry>;
 
-/// Number of running launches per generation that are kept even if flushes deliver no more activities of them. With
-/// this number of entries, a hash table of 2^13 buckets is full.
+/// Number of running launches per generation that are kept even if a flush delivers no activity of these launches. This
+/// number of entries fills a hash table of 2^13 buckets.
 const MIN_KEPT_RUNNING: usize = 7 << 10;
 
 /// Entries that are no longer in the table of recent ids, in two generations, young and old. To age the entries, the
@@ -437,8 +437,8 @@ impl OlderEntries {
     }
 
     /// If the young generation is large, forgets the old generation, and makes the young generation the new old
-    /// generation. So at least one complete flush of CUPTI lies between the last activity of an entry and the time at
-    /// which the entry is forgotten.
+    /// generation. So CUPTI is completely flushed at least once after the last activity of an entry and before the
+    /// entry is forgotten.
     fn flushed(&mut self) {
         if self.young.len() < MIN_KEPT_RUNNING {
             return;

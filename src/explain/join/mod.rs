@@ -1,10 +1,10 @@
-//! The join matches each launch to the GPU work that it caused. The join matches launches and work exactly, by
+//! The join matches each launch to the GPU work that it caused. The join matches launches to GPU work exactly, by
 //! correlation id, in one pass over the rows.
 //!
 //! The rows may arrive in any order. For example, an activity may arrive before its launch, because a launch is
 //! recorded when the call returns. A graph launch may have many activities: one for each node. A launch may have two
-//! ids: the id of a runtime call, and the id of the driver call inside it. Memory does not grow with the number of
-//! launches:
+//! ids: the id of a runtime call, and the id of the driver call inside it. The memory of the join does not grow with
+//! the number of launches:
 //!
 //! ```text
 //! launch row --> entry, by id  --displaced--> matched:    forgotten
@@ -14,18 +14,18 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch can be found by its id until an id arrives that is higher by [`Limits::recent`]. If the launch has no
-//! activity by then, it is kept until [`Limits::waiting`] more launches without an activity have followed. A graph
-//! launch may get more activities while the graph runs. A graph launch is forgotten when two conditions hold: no
-//! activity arrived for it between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches
-//! followed it. Each launch or activity that stays unmatched is counted with a [`Missing`] reason, and the counts in
-//! [`Tally`] always add up.
+//! A launch can be found by its id until an id arrives that is higher by [`Limits::recent`]. A launch that has no
+//! activity by then is kept until [`Limits::waiting`] more launches without an activity have followed. A graph launch
+//! may get more activities while the graph runs. A graph launch is forgotten when two conditions hold: no activity
+//! arrived for it between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it.
+//! Each launch or activity that stays unmatched is counted with a [`Missing`] reason, and the counts in [`Tally`]
+//! always add up.
 //!
 //! Launches that are made outside of windows do not have one row each. Instead, one row contains a range of ids of such
 //! launches (see `outside`). With these ranges, the join can distinguish activities of such launches from activities of
-//! lost launches. An activity can wait for the range that contains its id, in the same way as for a launch. Launches
-//! that are made while CUPTI's callbacks are off have no rows, and are recognized only by the ids of their activities
-//! (see `muted`).
+//! lost launches. An activity can arrive before the range that contains its id. It then waits for this range, as it
+//! would wait for a launch. Launches that are made while CUPTI's callbacks are off have no rows, and are recognized
+//! only by the ids of their activities (see `muted`).
 //!
 //! CUPTI assigns consecutive ids to calls. So an id can be too far from the id of every launch (further than
 //! `MAX_ID_GAP`). An activity with such an id cannot belong to any launch, not even to a lost one. Such an activity is
@@ -57,8 +57,8 @@ use muted::MutedPeriods;
 use orphans::{Chain, Orphans};
 use outside::OutsideRanges;
 
-/// Maximum number of consecutive ids without a recorded launch that can occur in a real run. A program that launches
-/// without a pause takes about ten minutes to use this many ids.
+/// Largest gap between the ids of recorded launches that can occur in a real run. A program that launches without a
+/// pause takes about ten minutes to use this many ids.
 const MAX_ID_GAP: u64 = 1 << 30;
 
 /// Memory limits of a [`Join`]. With the default limits, a join takes up to 45 MiB. The join takes 45 MiB if half a
@@ -130,7 +130,7 @@ impl Join {
         }
     }
 
-    /// Processes a launch in the same way as [`Join::push`].
+    /// Does the same as [`Join::push`] for a row of a launch.
     pub fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
         self.order.note_id(launch.correlation);
         if launch.is_alias() {
@@ -154,7 +154,7 @@ impl Join {
         }
     }
 
-    /// Processes an activity in the same way as [`Join::push`].
+    /// Does the same as [`Join::push`] for a row of an activity.
     pub fn push_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
         self.tally.activities.seen += 1;
         match self.by_id.find(activity.correlation) {
@@ -173,7 +173,7 @@ impl Join {
         }
     }
 
-    /// Processes the row of launches made outside of windows in the same way as [`Join::push`].
+    /// Does the same as [`Join::push`] for a row of launches that were made outside of windows.
     pub fn push_outside(&mut self, launches: &record::OutsideLaunches, sink: &mut impl Sink) {
         self.order.note_id(launches.first);
         self.order.note_id(launches.last);
@@ -192,9 +192,9 @@ impl Join {
         }
     }
 
-    /// Returns the counts that are correct if no more rows arrive. Launches without an activity, and activities that
-    /// still wait for their launch, count as unmatched and are passed to `sink`. The join itself does not change, so
-    /// this function may be called at any time.
+    /// Returns the final counts for the case that no more rows arrive. Launches without an activity, and activities
+    /// that still wait for their launch, count as unmatched and are passed to `sink`. The join itself does not change,
+    /// so this function may be called at any time.
     pub fn final_tally(&self, sink: &mut impl Sink) -> Tally {
         let (mut tally, mut duplicates) = (self.tally, self.duplicates.clone());
         self.orphans.for_each(|activity| abandon(&mut tally, &self.order, &mut duplicates, activity, sink));
@@ -303,7 +303,7 @@ impl Join {
         found
     }
 
-    /// Stores `entry` under `id`. Returns the activities that waited for an entry with this id, if there were any.
+    /// Stores `entry` under `id`. Returns the activities that waited for an entry with the id `id`, if there were any.
     fn store(&mut self, id: CorrelationId, entry: IdEntry, sink: &mut impl Sink) -> Option<Chain> {
         let Self { by_id, orphans, order, duplicates, tally, .. } = self;
         let mut forget = |id, entry| match entry {
@@ -438,8 +438,8 @@ fn retire(
     }
 }
 
-/// Determines the order of correlation ids. Ids have 32 bits and may wrap. To compare ids before and after a wrap, each
-/// id is *unrolled* to the 64-bit value that is closest to the highest unrolled id so far.
+/// Determines the order of correlation ids. Ids have 32 bits and may wrap. Each id is therefore *unrolled*: extended to
+/// the 64-bit value that is closest to the highest unrolled id so far. Unrolled ids can be compared across a wrap.
 #[derive(Debug, Default)]
 struct IdOrder {
     /// Lowest and highest id in the rows of launches so far, unrolled to 64 bits.
@@ -457,7 +457,7 @@ impl IdOrder {
 
     /// Whether `activity` has an id that cannot belong to any call. (Work that the GPU itself launched may have the id
     /// 0.) For other tools' traces, the result is always false, because it is unknown how these tools assign ids. The
-    /// result is also false after calls that CUPTI did not report, because the number of these calls is unknown.
+    /// result is also false once CUPTI has not reported some calls, because the number of unreported calls is unknown.
     fn has_impossible_id(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;
@@ -486,8 +486,8 @@ impl IdOrder {
         last.wrapping_add_signed(i64::from(id.0.wrapping_sub(last as u32) as i32))
     }
 
-    /// Returns the reason why no launch was found for `activity`. If no launch was recorded at all, there are no ids
-    /// with which the activity's id can be compared. If no launch was recorded, an activity counts as launched before
+    /// Returns the reason why no launch was found for `activity`. If no launch was recorded at all, the activity's id
+    /// cannot be compared with the ids of launches. If no launch was recorded, an activity counts as launched before
     /// recording only if it began before the first window.
     fn reason(&self, activity: &Activity) -> Missing {
         if activity.device_launched && activity.graph != GraphId(0) {

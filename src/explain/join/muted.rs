@@ -1,12 +1,12 @@
 //! Stores the periods during which CUPTI's callbacks were off (muted). The id of an activity shows whether the activity
 //! was launched in such a period, or whether its launch was lost. Ids of launches in a period are higher than all ids
-//! in the window before the period, and lower than all ids in the window after the period. If work began to run before
-//! the later window opened, it was also launched before that window. If work began to run later, the answer is known
-//! only when the launches in the later window have arrived.
+//! in the window before the period, and lower than all ids in the window after the period. Work that began to run
+//! before the later window opened was also launched before that window. For work that began to run after the later
+//! window opened, the launches in that window must have arrived before its period is known.
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum number of stored periods. If there are more, the oldest periods are no longer searched.
+/// Maximum number of stored periods. If there are more periods, the oldest ones are no longer searched.
 const MAX_PERIODS: usize = 1 << 12;
 
 /// A period during which CUPTI's callbacks were off. The ids in the fields are unrolled to 64 bits.
@@ -25,7 +25,8 @@ struct MutedPeriod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Muted {
     No,
-    /// Yes, unless the launch was made in the next window and its row has not arrived yet.
+    /// The launch was made while the callbacks were off, or it was made in the next window and its row has not arrived
+    /// yet.
     Perhaps,
     Yes,
 }

@@ -1,9 +1,9 @@
 //! Stores activities whose launch has not arrived yet (orphans), in a bounded list sorted by age. Orphans with the same
 //! id are linked in a chain.
 //!
-//! An activity is removed when its launch arrives (the activity is found by id). If there are too many activities, the
-//! oldest is removed. A slab of linked slots makes both kinds of removal fast. `launch_index` stores the first and last
-//! slot of each chain, because each id is looked up there anyway.
+//! When a launch arrives, the activities that wait for it are found by id and removed. If there are too many
+//! activities, the oldest is removed. The list is a slab of linked slots, in which both kinds of removal are fast.
+//! `launch_index` stores the first and last slot of each chain, because each id is looked up there anyway.
 
 use gpuflame_model::record::{Activity, CorrelationId};
 
@@ -12,7 +12,8 @@ const NIL: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Orphans {
     slots: Vec<OrphanSlot>,
-    /// Index of the first free slot. Free slots form a list, which is linked by their `next` field.
+    /// Index of the first free slot. Free slots form a linked list: the field `next` of each free slot contains the
+    /// index of the next free slot.
     free: u32,
     oldest: u32,
     newest: u32,

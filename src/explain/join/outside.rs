@@ -21,8 +21,8 @@ struct IdRange {
 pub(super) struct OutsideRanges(Vec<IdRange>);
 
 impl OutsideRanges {
-    /// Adds the ids from `first` to `last`. Overlapping ranges are merged. They occur because ranges from different
-    /// threads may overlap, and because a range that has grown is delivered again from its beginning.
+    /// Adds the ids from `first` to `last`. Overlapping ranges are merged. Ranges overlap if different threads report
+    /// them, or if a range has grown and is delivered again from its beginning.
     pub(super) fn add(&mut self, first: u64, last: u64, over: Nanos) {
         let mut range = IdRange { first, last: last.max(first), over };
         let from = self.0.partition_point(|kept| kept.last < first);

@@ -10,7 +10,7 @@ pub struct Launched {
     /// Time at which the API call began.
     pub time: Nanos,
     /// Duration of the API call in nanoseconds. The highest value, `u32::MAX`, means that the call took at least this
-    /// long. 0 means that the launch was recorded when the call began.
+    /// long. The value 0 means that the launch was recorded when the call began.
     pub duration: u32,
     /// Launch context (stack and API call). [`ContextId::NONE`] if the launch was recorded without a stack. Activities
     /// of such a launch are counted and shown as [`Missing::NoStack`], although the time of the call is known.
@@ -59,19 +59,19 @@ pub trait Sink {
     /// while no window was open. Sinks that compute idle time need such activities to know when the GPU was busy.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
-    /// Receives a launch when its first activity is found. The first activity of the launch is passed by the next call.
+    /// Receives a launch when its first activity is found. The next call to the sink passes this first activity.
     /// `is_graph` means that the activity ran a graph node, so more activities may follow.
     fn matched(&mut self, _launched: Launched, _is_graph: bool) {}
 
-    /// Notifies the sink that a launch has a second activity. The second activity is passed by the next call. Called
-    /// once for each such launch.
+    /// Notifies the sink that a launch has a second activity. The next call to the sink passes this second activity.
+    /// This function is called once for each launch that has several activities.
     fn shared(&mut self) {}
 
     /// Receives a call that allocated or freed memory.
     fn memory(&mut self, _call: &MemoryCall) {}
 
-    /// Receives a unified memory event. The join does not process such events. Only sinks that list single rows use
-    /// these events.
+    /// Receives a unified memory event. The join does not process unified memory events. Only sinks that list the
+    /// individual rows use these events.
     fn unified(&mut self, _unified: &Unified) {}
 
     /// Receives one of these rows, which the join does not process:

@@ -1,4 +1,5 @@
-//! Counts of launches and activities by outcome, for the ledger. Two equations hold for these counts at all times.
+//! Numbers of launches and activities by outcome, for the ledger. At all times, the numbers by outcome add up to the
+//! number of all launches, and to the number of all activities.
 
 use gpuflame_model::record::Missing;
 
@@ -19,7 +20,7 @@ pub struct Launches {
     pub seen: u64,
     /// Number of launches with at least one activity.
     pub matched: u64,
-    /// Number of launches with at least one activity that launched a graph.
+    /// Number of graph launches with at least one activity.
     pub graphs: u64,
     /// Number of launches without an activity for which the join stopped waiting.
     pub pending: u64,
@@ -50,10 +51,11 @@ pub struct Activities {
     /// Number of activities in `outside` whose launches the tracer did not report.
     pub not_told: u64,
     /// Number of activities without usable times. Activities without usable times do not count in sums of GPU time.
-    /// Each of them is also counted as `matched`, `launched_before`, `device_graph` or `no_stack`.
+    /// Each activity without usable times is also counted as `matched`, `launched_before`, `device_graph` or
+    /// `no_stack`.
     pub untimed: u64,
-    /// Number of `matched` and `no_stack` activities that began before their launch. If there are any, the clock of the
-    /// CPU or of the GPU is probably wrong.
+    /// Number of `matched` and `no_stack` activities that began before their launch. If there are any such activities,
+    /// the clock of the CPU or of the GPU is probably wrong.
     pub early: u64,
     /// Number of duplicates: activities that have the same launch, stream and times as another activity. Duplicates are
     /// not in any other count.
@@ -74,14 +76,14 @@ impl Launches {
         ]
     }
 
-    /// Returns the number of launches that may still get an activity. 0 after the last row.
+    /// Returns the number of launches that may still get an activity. This number is 0 after the last row.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.pending - self.outside
     }
 }
 
 impl Activities {
-    /// Counts the most recent activity as a duplicate. After that, the duplicate no longer counts as `seen`.
+    /// Counts the activity that was counted last as a duplicate, and no longer as `seen`.
     pub(super) fn count_duplicate(&mut self) {
         self.seen -= 1;
         self.repeated += 1;
@@ -99,7 +101,7 @@ impl Activities {
         ]
     }
 
-    /// Returns the number of activities that may still get a launch. 0 after the last row.
+    /// Returns the number of activities that may still get a launch. This number is 0 after the last row.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.launched_before - self.device_graph - self.no_stack - self.outside
     }

@@ -114,8 +114,8 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
         let Activities { seen, of_no_call, no_stack, launched_before, .. } = tally.activities;
         assert_eq!((seen, of_no_call, no_stack, launched_before), (2, 3, 1, 1));
     }
-    // In this case, many calls are not reported by the tracer. An activity that was launched after these calls then
-    // arrives before its launch.
+    // In this test case, the tracer does not report many of the calls. In this test case, an activity that was launched
+    // after unreported calls arrives before its launch.
     let late = (1 << 30) + 300;
     let told = |on, time| Row::CallbacksSwitched { on, time: Nanos(time) };
     let mut rows = vec![window.clone()];
@@ -201,8 +201,8 @@ fn activities_on_two_gpus_are_not_duplicates() {
     }
 }
 
-/// A buffer contains runs of graph nodes on several streams, in any order. The buffer is then delivered again, and one
-/// node runs a second time, as in a loop.
+/// A buffer contains runs of graph nodes on several streams, in any order. The buffer of graph node runs is then
+/// delivered again, and one node runs a second time, as in a loop.
 #[test]
 fn graph_nodes_delivered_again_count_once_in_any_order() {
     let node = |id, node: u64, start| {
@@ -484,7 +484,7 @@ fn an_activity_in_an_outside_range_is_outside_unless_its_launch_is_recorded() {
     assert_eq!((tally.activities.outside, tally.activities.no_stack), (3, 1), "launch 12 was dropped");
 }
 
-/// The outcome that is expected for a simulated run.
+/// Outcome of the join that is expected for a simulated run.
 #[derive(Default)]
 struct Truth {
     activities: HashMap<u64, Result<u32, Missing>>,
@@ -656,7 +656,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
         join.flushed();
     };
     join.push_launch(&launch(1, 11), &mut seen);
-    // A launch without an activity is kept equally long until its first activity arrives.
+    // A launch that still waits for its first activity is kept just as long.
     for at in 50..60 {
         others(&mut join, &mut seen);
         join.push_activity(&node(1, at), &mut seen);

@@ -1,25 +1,26 @@
 //! Moves GPU work of PyTorch's backward pass under the stacks of the forward pass, both in live processes and for
 //! recordings.
 //!
-//! Autograd computes gradients on its own threads, and the stacks of these threads have no Python frames. If the
-//! program runs under `torch.autograd.profiler.emit_nvtx()`, NVTX ranges link the two passes by a sequence number. For
-//! example, an operator in the forward pass runs inside the range `aten::addmm, seq = 12`. The *node* that computes the
-//! operator's gradient runs inside the range `AddmmBackward0, seq = 12`. On request, the node's launches are shown
+//! PyTorch's autograd computes gradients on its own threads, and the stacks of these threads have no Python frames. If
+//! the program runs under `torch.autograd.profiler.emit_nvtx()`, NVTX ranges link the two passes by a sequence number.
+//! For example, an operator in the forward pass runs inside the range `aten::addmm, seq = 12`. The *node* that computes
+//! the operator's gradient runs inside the range `AddmmBackward0, seq = 12`. On request, the node's launches are shown
 //! under the Python functions that called the operator, below a frame `[backward]`:
 //!
 //! ```text
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
 //! ```
 //!
-//! The sequence number in an operator's range is the number that the next node will get, even if a different operator
-//! creates this node. So the ranges of several operators can contain the same number. These are the operator that
-//! creates the node, the operators around it, and earlier operators that create no node. A node is therefore linked to
-//! an operator only if the sequence numbers are equal and the names match (`aten::addmm` creates `AddmmBackward0`).
+//! The sequence number in an operator's range is the number of the next node that is created, even if a different
+//! operator creates that node. So the ranges of several operators can contain the same number. The operators with the
+//! same number are the operator that creates the node, the operators around it, and earlier operators that create no
+//! node. A node is therefore linked to an operator only if the sequence numbers are equal and the names match
+//! (`aten::addmm` creates `AddmmBackward0`).
 //!
-//! Nodes that are not linked are not moved, for these reasons:
+//! Launches of nodes are not moved if no operator can be found for the node. The reasons are:
 //! - Each thread counts sequence numbers separately. If two threads gave the same number to operators with the same
-//!   name, a node is linked to neither operator. The threads of autograd's engine assign numbers as well, when they
-//!   differentiate the backward pass itself or recompute the forward pass.
+//!   name, a node with this number is linked to neither operator. The threads of autograd's engine assign numbers as
+//!   well, when they differentiate the backward pass itself or recompute the forward pass.
 //! - If an operator launched nothing, its stack was not recorded, so its node is not moved.
 //! - `emit_nvtx` creates a new range name for each call of an operator. If there are too many range names, further
 //!   names are dropped (counted as `ranges_dropped`).
@@ -41,8 +42,8 @@ const NODE_SUFFIX: &str = "Backward";
 /// Text that comes before the sequence number in the name of an NVTX range.
 const SEQUENCE_INFIX: &str = ", seq = ";
 
-/// GPU time of the work that the backward pass launched, and the part of this time that was moved under the forward
-/// pass, in ns.
+/// GPU time in ns of the work that the backward pass launched, and the part of this GPU time that was moved under the
+/// forward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardTime {
     /// GPU time of the whole backward pass.
@@ -65,9 +66,9 @@ pub(super) fn is_engine(function: &str) -> bool {
 }
 
 /// Moves launches of backward nodes under the forward pass. The frames of the profile must already have names. Launches
-/// that an earlier call of this function has moved are not moved again. `engine` contains true for each frame of the
-/// profile that belongs to autograd's engine, even if the frame is hidden. `of_node` returns the shown frames between
-/// the engine's innermost frame and the leaf of a stack, root first.
+/// that were moved by an earlier call of this function are not moved again. `engine` contains true for each frame of
+/// the profile that belongs to autograd's engine, even if the frame is hidden. `of_node` returns the shown frames
+/// between the engine's innermost frame and the leaf of a stack, root first.
 pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,
     engine: &[bool],
@@ -79,8 +80,8 @@ pub(super) fn attach_backward_to_forward(
         let is_done = shown(profile, context).any(|id| name(profile, id) == BACKWARD_MARK);
         let mut is_backward = is_in(profile, context, engine);
         let mut numbered = numbered(profile, context);
-        // The range of a node is the outermost range on its thread. The ranges inside it belong to operators that the
-        // node calls.
+        // The range of a node is the outermost range on its thread. The ranges inside the node's range belong to
+        // operators that the node calls.
         let node = numbered.pop_if(|(_, text)| is_backward || is_done || is_node(text));
         is_backward |= node.is_some();
         let thread = profile.context(context).map(|known| known.thread).unwrap_or_default();
@@ -165,8 +166,8 @@ fn name(profile: &Profile, id: ShownFrameId) -> &str {
     profile.strings().get(profile.shown_frame(id).name)
 }
 
-/// Returns the ranges around a launch that have a sequence number, innermost first. Each item consists of the number
-/// and the text before the number.
+/// Returns the ranges around a launch that have a sequence number, innermost first. Each item consists of the sequence
+/// number and of the range's text before this number.
 fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
     let Some(known) = profile.context(context) else { return Vec::new() };
     let kinds = profile.stack(known.stack).map(|frame| profile.frames()[frame.index()].kind());
@@ -279,7 +280,7 @@ mod tests {
         let contexts = [
             (1, forward("first", "r aten::linear, seq = 3;r aten::mm, seq = 4, op_id = 9"), 10),
             (1, forward("second", "r aten::mm, seq = 5"), 10),
-            // In this case, two threads assigned the same sequence number.
+            // In this test case, two threads assigned the same sequence number.
             (1, forward("third", "r aten::mm, seq = 7"), 10),
             (2, forward("third", "r aten::mm, seq = 7"), 10),
             (3, node(4), 100),
@@ -295,7 +296,7 @@ mod tests {
         let mut profile = profile(&contexts);
         let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
         let sums = BackwardTime { all: 1129, moved: 120 };
-        // Moving the launches a second time, as in a live process, changes nothing.
+        // A second call of the function, as in a live process, moves no more launches.
         for _ in 0..2 {
             assert_eq!(attach(&mut profile), sums);
             let tail = |number| {
@@ -314,22 +315,22 @@ mod tests {
         let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
         let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
         let contexts = [
-            // A comparison creates no node, so the operator after it gets the same sequence number. The operator after
-            // the comparison launches nothing.
+            // A comparison creates no backward node, so the operator after the comparison gets the same sequence
+            // number. The operator after the comparison launches no GPU work.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
-            // Operators that a node calls have sequence numbers of the engine's thread. The sequence numbers of these
-            // operators do not hide the node's own number.
+            // The ranges of operators that a node calls have sequence numbers of the engine's thread. The sequence
+            // numbers of these operators do not hide the node's own number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
-            // The backward pass recomputes this operator, so two threads assigned the same sequence number.
+            // The backward pass computes this operator again, so two threads assigned the same sequence number.
             (1, forward("again", "r aten::mm, seq = 5"), 1),
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::mm, seq = 5"), 1),
             (3, node("r MmBackward0, seq = 5;r aten::mm"), 1),
-            // Only a thread of the engine assigned this sequence number.
+            // Only a thread of autograd's engine assigned this sequence number.
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::tanh, seq = 6"), 1),
             (3, node("r TanhBackward0, seq = 6;r aten::mul"), 1),
-            // If native frames are hidden, the node is recognized by its ranges.
+            // If native frames are hidden, a backward node is recognized by its NVTX ranges.
             (1, forward("relu", "r aten::relu, seq = 7"), 1),
             (3, "p hook;c call;r ReluBackward0, seq = 7;r aten::mul".to_owned(), 1),
         ];

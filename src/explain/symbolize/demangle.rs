@@ -11,7 +11,7 @@ use std::fmt;
 use cpp_demangle::{DemangleOptions, Symbol};
 
 /// Maximum length of a demangled name in bytes. The limit is higher than the longest genuine names found so far (about
-/// 10 KB). The limit is that high because names are not truncated anywhere else.
+/// 10 KB). No other code truncates names, so a lower limit is not needed.
 const MAX_NAME_BYTES: usize = 16 << 10;
 
 /// Name that is shown for a kernel whose symbol is blank. Without this name, tables would have a blank cell, and flame
@@ -27,8 +27,8 @@ pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
     demangle_cpp(symbol).or_else(|| static_kernel_name(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
 }
 
-/// Returns the name of a `static` kernel, for a program that consists of separately compiled files. Such a symbol
-/// contains the file's name with a hash, followed by the kernel's own symbol:
+/// Returns the name of a `static` kernel, for a program that consists of separately compiled files. The symbol of such
+/// a kernel contains the file's name with a hash, followed by the kernel's own symbol:
 /// `__nv_static_35__bde6f193_17_main_cu__Z6reducePf`.
 fn static_kernel_name(symbol: &str) -> Option<String> {
     let rest = symbol.strip_prefix("__nv_static_")?;
@@ -57,7 +57,7 @@ fn demangle_cpp(symbol: &str) -> Option<String> {
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut text = BoundedText::default();
     Symbol::new(symbol).ok()?.structured_demangle(&mut text, &options).ok()?;
-    // If the name ends in `const`, this word belongs to the omitted parameters.
+    // A word `const` at the end of the name belongs to the omitted parameters.
     let length = text.0.strip_suffix(" const").unwrap_or(&text.0).len();
     text.0.truncate(length);
     Some(text.0)
@@ -118,7 +118,8 @@ mod tests {
     #[test]
     fn a_symbol_with_exponential_expansion_stays_mangled() {
         // The test's symbols have names of the form f<A1, A2, A3>, where A1 is a<int, int>, and each further argument
-        // is a<P, P> with P as the argument before it. So each argument is twice as long as the argument before it.
+        // is a<P, P> with P as the previous argument. So each argument of the name is twice as long as the previous
+        // argument.
         let explode = |levels: u32| {
             let pairs: String = (1..levels).map(|i| format!("S0_IS{0}_S{0}_E", base36(i))).collect();
             format!("_Z1fI1aIiiE{pairs}Evv")

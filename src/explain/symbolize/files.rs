@@ -1,7 +1,7 @@
 //! Looks up the symbols for all requested addresses of a file in a single query, with the `blazesym` crate.
 //!
-//! If the file is gone, cannot be read, or was replaced after it was loaded, the result is this reason instead of
-//! symbols. A missing symbol is not an error: for frames without symbols, the module and the offset are shown.
+//! If the file was removed, cannot be read, or was replaced after it was loaded, the query returns the reason instead
+//! of symbols. A missing symbol is not an error: for frames without symbols, the module and the offset are shown.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -23,12 +23,14 @@ pub(super) struct FunctionSymbol {
     pub(super) name: String,
     /// Address in the file at which the function begins. `None` for inlined functions and for generated code.
     pub(super) start: Option<u64>,
-    /// Source file and line, if the file's debug information contains them. The line is 0 if only the file is known.
+    /// Source file and line, if the file's debug information contains them. The line is 0 if only the source file is
+    /// known.
     pub(super) source: Option<(String, u32)>,
 }
 
 /// Functions at an address: first the function that was compiled on its own, then the functions that were inlined into
-/// it, outermost first. The list always has at least one function. If no function is found, the error is the reason.
+/// it, outermost first. The list always has at least one function. If no function is found, the `Err` contains the
+/// reason.
 pub(super) type Symbols = Result<Vec<FunctionSymbol>, Unnamed>;
 
 /// Reads symbols from executables and libraries. A new instance is created each time frames are named, so that no file
@@ -44,8 +46,8 @@ impl SymbolFiles {
 
     /// Returns the symbols of `module` at `addresses`, which are addresses in the file and not in the process.
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // If the file is broken, the parsers may panic. A broken file must not affect the profiled process. The only
-        // effect of a broken file is that its frames have no names.
+        // The parsers may panic if the file is damaged. A panic must not affect the profiled process, so it only leaves
+        // the frames in the file without names.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = require_regular_file(&module.path)?;
             check_build_id(path, &module.build_id)?;
@@ -57,7 +59,7 @@ impl SymbolFiles {
 
     /// Combines the results from the debug information and from the symbol table. Only the debug information contains
     /// inlined functions. But if the debug information consists of line tables alone (Rust's release builds, `-g1`),
-    /// its function names lack their namespaces. The symbol table contains the complete names.
+    /// its function names have no namespaces. The symbol table contains the complete names.
     fn query_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
         let Some(mut found) = self.query(path, addresses, true) else {
             return self.query(path, addresses, false);
@@ -90,10 +92,10 @@ impl SymbolFiles {
     }
 }
 
-/// Finds names of C library functions that must be replaced by the function's public name. The C library has several
+/// Finds names of C library functions that must be replaced by the names that programs use. The C library has several
 /// names for one address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and a symbol table may return any
-/// of them. Programs use the name without underscores, so this name is preferred if the file has it for the same
-/// address. Returns the positions in `found` of the names that must be replaced, each with the replacement.
+/// of them. Programs use the name without leading underscores, so this name is preferred if the file has it for the
+/// same address. Returns the positions in `found` of the names that must be replaced, each with the replacement.
 fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
     let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
@@ -126,8 +128,8 @@ fn public_name(symbol: &str) -> &str {
 }
 
 /// Whether the file is `libc.so.6` or `libpthread.so.0`, or has a name such as `libc-2.31.so`, which was used before
-/// glibc 2.34. Other libraries are not searched for further names, because they have none, and large libraries have a
-/// million symbols.
+/// glibc 2.34. Only these files are searched for such names. No other library has internal names for public functions,
+/// and a large library has a million symbols.
 fn is_c_library(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))
@@ -153,7 +155,7 @@ fn is_mangled(symbol: &str) -> bool {
 }
 
 /// Whether `path` is not the path of a readable file, so that the code at it has no file. Such code was generated at
-/// run time (without a file, or in an unnamed file), or belongs to the kernel.
+/// run time (without a file, or in an unnamed file), or belongs to the Linux kernel.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_encoded_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))

@@ -1,11 +1,12 @@
-//! Decides which frames of a stack are shown. All other frames are hidden (folded away).
+//! Decides which frames of a stack are shown, and which frames are hidden (folded away).
 //!
 //! Between the user's code and the API call, there are frames of CUDA's libraries and of stubs that the compiler
-//! generated. At the root of the stack, before `main`, is the start code of the C and Rust runtimes. All these frames
-//! are hidden (unless no frame would be left), so that a stack reads `main;decode;forward;cudaLaunchKernel`. In stacks
-//! with Python functions, the interpreter's frames are hidden as well. The frames listed in `glue` are hidden in all
-//! stacks. CPU samples contain CPython's trampolines for Python functions (`-X perf`), but not the Python functions
-//! themselves. In CPU samples, the trampolines are therefore shown as Python functions.
+//! generated. At the root of the stack, before `main`, is the start code of the C and Rust runtimes. The frames of
+//! libraries, stubs and start code are hidden (unless no frame would be left), so that a stack reads
+//! `main;decode;forward;cudaLaunchKernel`. In stacks with Python functions, the interpreter's frames are hidden as
+//! well. The frames listed in `glue` are hidden in all stacks. CPU samples contain CPython's trampolines for Python
+//! functions (`-X perf`), but not the Python functions themselves. In CPU samples, the trampolines are therefore shown
+//! as Python functions.
 
 use std::path::Path;
 
@@ -19,7 +20,7 @@ pub(super) enum CodeOrigin {
     Code,
     /// Libraries of a GPU vendor, and gpuflame's library (see `vendor`).
     Vendor,
-    /// The C and C++ runtimes. At the root of a stack, their frames are start code.
+    /// The C and C++ runtimes. At the root of a stack, frames of these libraries are start code.
     Runtime,
     /// CPython, and the libraries through which CPython calls C functions.
     Interpreter,
@@ -97,7 +98,7 @@ impl NameTraits {
 /// A name in a stack, as [`fold`] needs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StackName<'a> {
-    /// Text of the name as it is displayed.
+    /// The name in the form in which it is displayed.
     pub(super) text: &'a str,
     pub(super) traits: NameTraits,
     pub(super) origin: CodeOrigin,
@@ -141,8 +142,7 @@ pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     let call = (0..call_at).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
     let mut call = call.unwrap_or(call_at);
     let start = start_code(&stack[..call], in_python);
-    // If all frames are glue (see `glue`), the innermost glue frame is shown. Otherwise this frame would count as a
-    // part of the call.
+    // If all frames are glue (see `glue`), the innermost glue frame is shown, and is not treated as a part of the call.
     if !(start..call).any(|at| shown[at])
         && let Some(innermost) = (start..call_at).rev().find(|at| stack[*at].glue != Glue::Never)
     {
@@ -163,8 +163,8 @@ pub(super) fn entry(stack: &[StackName<'_>]) -> usize {
     start_code(code, stack.iter().any(|name| name.origin == CodeOrigin::Python))
 }
 
-/// Whether a frame directly around the API call belongs to the implementation of the call. These frames belong to the
-/// implementation of the call:
+/// Whether a frame directly around the API call belongs to the implementation of the call. Four kinds of frames belong
+/// to the implementation of the call:
 /// - functions of a statically linked CUDA runtime, with names like `libcudart_static_…` and `__cudart804`;
 /// - C++ wrappers that have the name of the API function;
 /// - the host function that launches a kernel and has the kernel's name;
@@ -189,7 +189,7 @@ fn hide_in_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Hides functions that do nothing but call an operator of the same name.
+/// Hides functions whose only effect is to call an operator of the same name.
 fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut next = "";
     for (name, shown) in stack.iter().zip(shown).rev().filter(|(_, shown)| **shown) {
@@ -198,11 +198,11 @@ fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// If an operator is directly around the same operator, hides the outer one. In this case, both frames belong to one
-/// call that passes PyTorch's dispatcher twice. An operator's implementation may also call the operator again, as
-/// `aten::copy_` does to convert a type. If the implementation calls the operator again, both frames are shown. The two
-/// cases are distinguished by the frame of the operator's implementation between the two operators, even if that frame
-/// is hidden.
+/// If an operator's frame directly calls a frame of the same operator, hides the outer frame. Both frames then belong
+/// to one call of the operator, which passes PyTorch's dispatcher twice. An operator's implementation may also call the
+/// operator again, as `aten::copy_` does to convert a type. If the implementation calls the operator again, both frames
+/// are shown. In the second case, a frame of the operator's implementation is between the two frames. It distinguishes
+/// the two cases even if it is hidden.
 fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut last = None;
     for (name, shown) in stack.iter().zip(shown) {
@@ -263,8 +263,8 @@ mod tests {
     use super::*;
 
     /// Folds the stack of a test, and returns the names that are shown. The last name in the text is the label of the
-    /// API call. A prefix states the kind of a name, as in `cuda!name`, `libc!name`, `python!name`, `py!name`,
-    /// `glue!name`, `in!name`, `around!name` and `kernel!name`.
+    /// API call. A prefix in the text states the kind of a name, as in `cuda!name`, `libc!name`, `python!name`,
+    /// `py!name`, `glue!name`, `in!name`, `around!name` and `kernel!name`.
     fn shown(stack: &str) -> String {
         let last = stack.split(';').count() - 1;
         let names: Vec<StackName<'_>> = stack
@@ -415,7 +415,7 @@ mod tests {
         let stack = "main;aten::linear;in!linear;aten::addmm;in!addmm;in!gemm;blas;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;aten::addmm;blas;cudaLaunchKernel");
         assert_eq!(shown("main;in!addmm;blas;cudaLaunchKernel"), "main;addmm;blas;cudaLaunchKernel");
-        // If an operator calls Python code, this code is user code, so all functions that it calls are shown.
+        // Python code that an operator calls is user code, so all functions that the Python code calls are shown.
         let called_back = "main;aten::linear;in!linear;python!x;py!forward (a.py:1);in!gemm;cudaLaunchKernel";
         assert_eq!(shown(called_back), "main;aten::linear;forward (a.py:1);gemm;cudaLaunchKernel");
         // An operator that calls itself is shown twice, even if the frames of its implementation are hidden.

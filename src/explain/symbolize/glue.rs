@@ -1,12 +1,13 @@
-//! Recognizes glue frames, which are hidden. A glue frame is between user code and the code that it calls, and is not
-//! useful for understanding either of them. Each kind of glue frame has an entry in a table of this module.
+//! Recognizes glue frames, which are hidden. A glue frame is between user code and the code that the user code calls,
+//! and does not help to understand either of them. Each kind of glue frame has an entry in a table of this module.
 //!
 //! In stacks of PyTorch, the language binding, the dispatcher and the dispatcher's wrappers are between a Python
-//! function and the operator that it calls. Each pass through the dispatcher repeats the operator's frame. All these
-//! frames are hidden. Each operator is displayed under one name, such as `aten::linear`. Each node of the backward pass
-//! is displayed under a name such as `AddmmBackward0`. Between two Python functions, there are library functions that
-//! only call a function that was passed to them. Examples are module hooks and decorators. The interpreter's frames are
-//! not in these tables, because they are recognized by their file (see `fold::CodeOrigin`).
+//! function and the operator that it calls. Each pass through the dispatcher repeats the operator's frame. The frames
+//! of the binding, the dispatcher and its wrappers are hidden. Each operator is displayed under one name, such as
+//! `aten::linear`. Each node of the backward pass is displayed under a name such as `AddmmBackward0`. Between two
+//! Python functions, there are library functions that only call a function that was passed to them. Examples are module
+//! hooks and decorators. The interpreter's frames are not in these tables, because they are recognized by their file
+//! (see `fold::CodeOrigin`).
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ pub(super) enum Glue {
     #[default]
     Never,
     Always,
-    /// The frame is glue if it is inside an operator, because it is then a part of the operator's implementation.
+    /// The frame is glue if it is inside an operator. It is then a part of the operator's implementation.
     InOperator,
     /// The frame is glue if it is directly around an operator of the same name.
     AroundOperator,
@@ -127,10 +128,10 @@ const PYTHON_RULES: [PythonRule; 11] = [
         ],
     },
     PythonRule { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
-    // Functions that do nothing but call an operator of the same name. For example, `layer_norm` is hidden if it is
+    // Functions whose only effect is to call an operator of the same name. For example, `layer_norm` is hidden if it is
     // directly around `aten::layer_norm`. Functions that call several operators, or an operator with another name, are
-    // shown. The next row hides the function that chooses between two variants, such as `_max_pool2d` with or without
-    // indices.
+    // shown. The next row of the table hides the function that chooses between two variants of an operator, such as
+    // `_max_pool2d` with or without indices.
     PythonRule { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
     PythonRule {
         glue: Glue::Always,
@@ -160,9 +161,9 @@ pub(super) fn python_glue<'a>(
     row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
 }
 
-/// Whether `path` is the file `file` of the package, and not a user's file with the same name. A file of the package is
-/// in a folder where packages are installed. If PyTorch is used from its build folder, the file is next to mapped
-/// libraries of the package.
+/// Whether `path` is the file `file` of the installed package, and not a user's file with the same name. A file of the
+/// package is in a folder where packages are installed. If PyTorch is used from its build folder, the package's file is
+/// near mapped libraries of the package.
 fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
@@ -183,7 +184,8 @@ pub(super) fn short_name(function: &str) -> Option<String> {
     operator.or_else(|| node(function).map(str::to_owned))
 }
 
-/// Returns the name of the node of the backward pass that a function computes. `None` if it computes no node.
+/// Returns the name of the node of the backward pass that a function computes. Returns `None` if the function computes
+/// no node.
 fn node(function: &str) -> Option<&str> {
     let path = function.strip_prefix("torch::autograd::")?;
     let (node, way) = path.strip_prefix("generated::").unwrap_or(path).split_once("::")?;
@@ -309,10 +311,10 @@ mod tests {
         for (folder, torch, is_glue) in [
             (PACKAGES, PACKAGES, true),
             ("/usr/lib/python3/dist-packages", "/usr/lib/x86_64-linux-gnu", true),
-            // In this case, PyTorch was built in a checkout, or installed by `pip install --target`.
+            // In the next test case, PyTorch was built in a checkout, or installed by `pip install --target`.
             ("/home/me/pytorch", "/home/me/pytorch", true),
             ("/home/me/pytorch", PACKAGES, false),
-            // In this case, the folder `torch` belongs to the user.
+            // In the next test case, the folder `torch` belongs to the user.
             ("/srv/app", PACKAGES, false),
             ("/srv/app/compat", "/srv/app", false),
             ("/opt/venv/lib/python3.11/site-packages/models/compat", PACKAGES, false),
@@ -340,7 +342,7 @@ mod tests {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }
         stays("torch/_ops.py", &[]);
-        // A file does not belong to PyTorch just because a user's libraries are next to it.
+        // A file that is next to a user's libraries does not belong to PyTorch.
         stays("/srv/app/torch/_ops.py", &["/srv/app/torch/_C.so", "/srv/app/torch/libtorch.so"]);
     }
 

@@ -4,11 +4,11 @@
 //! A frame is shown as the function at its address, or as several functions if the compiler inlined calls. The
 //! functions come from the symbols and debug information of the file that was mapped at the address when the frame was
 //! captured. If a frame has no name, it is shown as `lib.so+0x1234` (an address in the file), or as `[unknown]+0x…` if
-//! there was no file. A missing name is not an error. The reason for it is stored with the frame. After naming, frames
-//! that are not useful to readers are hidden (see `fold`).
+//! the code was in no file. A missing name is not an error. The reason why a name is missing is stored with the frame.
+//! After naming, frames that are not useful to readers are hidden (see `fold`).
 //!
-//! The symbolizer reads only files, and never reads the memory of the process. So it can also name profiles of another
-//! process or of an earlier run.
+//! The symbolizer reads only files, and never reads the memory of the process. So the symbolizer can also name profiles
+//! of another process or of an earlier run.
 
 mod backward;
 mod demangle;
@@ -74,8 +74,8 @@ pub struct Symbolizer {
     tied: BackwardTime,
     /// Value of [`Profile::renumbered`] at the time when the profile was last named.
     renumbered: u32,
-    /// Rows with the functions that were found in files. These rows are for a recording. `None` if no recording needs
-    /// the rows.
+    /// Rows with the functions that were found in files. The rows are written to a recording. The field is `None` if no
+    /// recording needs the rows.
     found: Option<FunctionRows>,
 }
 
@@ -85,14 +85,14 @@ struct FunctionRows {
     chunk: Chunk,
     /// Id of the path of each source file, keyed by the hash of the path.
     paths: IdMap<u64, u32>,
-    /// Chunks that are complete, as bytes.
+    /// Complete chunks of rows, as bytes.
     bytes: Vec<u8>,
 }
 
 impl FunctionRows {
-    /// If the file of `frame` was queried, adds the rows for the frame. If a frame has no name, it gets a row only if
-    /// the reason is that the file has no symbol for it. If the file itself was not found, no row is added, because the
-    /// machine on which the recording is read may have the file.
+    /// Adds the rows for `frame` if its file was searched for symbols. A frame without a name gets a row only if its
+    /// file has no symbol for it. If the file itself was not found, no row is added, because the machine on which the
+    /// recording is read may have the file.
     fn add(&mut self, frame: Frame, found: &FrameToName) {
         let FrameToName::Code { symbols: Some(symbols), module: Some(_), .. } = found else { return };
         match symbols {
@@ -131,7 +131,8 @@ struct FrameNames {
     is_label: bool,
     /// The displayed frame, if the captured frame is the label of an API call.
     call: Option<ShownFrameId>,
-    /// Whether the frame's file was not queried because the frame is probably hidden. See [`Symbolizer::name_hidden`].
+    /// Whether the frame's file was not searched for symbols, because the frame is probably hidden. See
+    /// [`Symbolizer::name_hidden`].
     is_hidden: bool,
 }
 
@@ -139,7 +140,7 @@ struct FrameNames {
 struct ShownName {
     frame: ShownFrameId,
     /// Hash of the kernel's mangled symbol. The hash is enough to recognize the symbol, and takes less memory than the
-    /// symbol.
+    /// symbol's text.
     symbol: u64,
     glue: Glue,
     traits: NameTraits,
@@ -224,7 +225,8 @@ impl Symbolizer {
             name_kernel(profile, id);
         }
         if self.kernels.len() > known {
-            // A frame that was shown as user code may be the host function that launches one of the new kernels.
+            // If new kernels were named, a frame that was shown as user code may now turn out to be the host function
+            // that launches a new kernel.
             profile.forget_shown();
         }
     }
@@ -247,7 +249,7 @@ impl Symbolizer {
     }
 
     /// Returns the shown frames between the innermost frame that `engine` marks and the leaf of the stack. The caller
-    /// of this function puts these frames below Python functions. Native frames are omitted if the option `python_only`
+    /// of this function appends these frames to Python functions. Native frames are omitted if the option `python_only`
     /// is set.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
@@ -260,7 +262,7 @@ impl Symbolizer {
     }
 
     /// Sets the displayed frames of the stacks of `contexts`. Returns the stacks that show a frame whose file was not
-    /// queried.
+    /// searched for symbols yet.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> DeferredStacks {
         let mut waiting = DeferredStacks::default();
         profile.reserve_shown(contexts.len());
@@ -284,8 +286,8 @@ impl Symbolizer {
     }
 
     /// Looks up the names of those frames of the C and C++ runtimes that are shown. The files of these runtimes are
-    /// queried late, because nearly all frames in them are hidden start code. Reading libc's debug information (if it
-    /// is installed) would also take 40 ms.
+    /// searched last, because nearly all frames in them are hidden start code. Reading the debug information of libc
+    /// (if it is installed) would take 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();
@@ -320,7 +322,8 @@ impl Symbolizer {
     }
 
     /// Returns all names in a stack, and the displayed frame of the stack's API call. If the leaf of the stack (not
-    /// counting ranges) is a label, it is the API call. Labels at other positions come from a trace of another tool.
+    /// counting ranges) is a label, it is the API call. Labels at other positions in a stack come from a trace of
+    /// another tool.
     fn names(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, Option<ShownFrameId>) {
         let mut names = Vec::with_capacity(frames.len() + SPARE_NAMES);
         for (depth, frame) in frames.iter().enumerate() {
@@ -348,8 +351,8 @@ impl Symbolizer {
             let FrameNames { origin, is_label, names, .. } = &self.frames[frames[name.depth].index()];
             let (origin, is_label, known) = (*origin, *is_label, names[name.inlined]);
             let is_kernel = !is_label && self.kernels.contains_key(&known.symbol);
-            // A stack without an API call is a CPU sample. In a CPU sample, frames inside an operator are the work that
-            // the thread does, so they are shown.
+            // A stack without an API call is a CPU sample. In a CPU sample, frames inside an operator show the work of
+            // the thread, so they are not hidden.
             let says = known.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { known.glue };
             let text = profile.strings().get(profile.shown_frame(name.frame).name);
@@ -367,13 +370,13 @@ const SPARE_NAMES: usize = 8;
 struct Displayed {
     /// Position of the captured frame in its stack, counted from the root.
     depth: usize,
-    /// Position of the function among the functions at the captured frame's address. 0 is the function that was
-    /// compiled on its own; inlined functions follow.
+    /// Position of the function among the functions at the captured frame's address. Position 0 is the function that
+    /// was compiled on its own; inlined functions have the next positions.
     inlined: usize,
     frame: ShownFrameId,
 }
 
-/// Sets the displayed name of a kernel that has no such name yet.
+/// Sets the displayed name of a kernel that has no displayed name yet.
 pub fn name_kernel(profile: &mut Profile, id: NameId) {
     let Some(symbol) = profile.kernel_text(id).filter(|_| !profile.has_shown_kernel(id)) else { return };
     let raw = profile.strings().get(symbol);
@@ -402,7 +405,7 @@ enum FrameToName {
     Range(RangeId),
     Python(CodeId, u32),
     Code {
-        /// Symbols at the frame's address; `None` if the frame's file was not queried.
+        /// Symbols at the frame's address; `None` if the frame's file was not searched for symbols.
         symbols: Option<Symbols>,
         /// Index of the module that contains the frame, and the frame's address in the module's file.
         module: Option<(usize, u64)>,
@@ -411,9 +414,9 @@ enum FrameToName {
     Unknown(u8),
 }
 
-/// Finds the symbols of frames. If the recorded process stored them in the profile, they are taken from there,
-/// otherwise from files. Each file is queried once for all its addresses, and only if `is_asked` returns true for the
-/// kind of code in the file.
+/// Finds the symbols of frames: those that the recorded process stored in the profile, and otherwise those in the files
+/// of the modules. Each file is searched once for all addresses in it, and only if `is_asked` returns true for the kind
+/// of code in the file.
 fn find_symbols(
     frames: &[Frame],
     profile: &Profile,
@@ -495,7 +498,7 @@ fn name_frame(profile: &mut Profile, found: FrameToName, options: &SymbolizeOpti
             is_label: true,
             ..one_name(profile, OTHER_STACKS, ShownFrameKind::Loss, CodeOrigin::Code)
         },
-        // This label replaces Python functions, so the interpreter's frames around it are hidden.
+        // The label at this frame replaces Python functions, so the interpreter's frames around the label are hidden.
         FrameToName::Label(LabelId::PYTHON_NOT_READ, _) => {
             one_name(profile, PYTHON_NOT_READ, ShownFrameKind::Loss, CodeOrigin::Python)
         }

@@ -1,9 +1,9 @@
 //! `ModuleIndex` finds the module that was mapped at the address of a frame when the frame was captured.
 //!
 //! Several modules may have been mapped at an address one after another. Each module has an epoch, and a frame contains
-//! the epoch of its module. So the right module is the one that has this epoch and covers the address. All code that
-//! the loader does not know has the same epoch. If several files with this epoch were mapped at an address, it is
-//! unknown which module the address belonged to.
+//! the epoch of its module. So the module of a frame is the module that has the frame's epoch and covers the frame's
+//! address. All code that the dynamic loader did not load has the same epoch. If several files with this common epoch
+//! were mapped at an address, it is unknown to which file the address belonged.
 
 use gpuflame_model::record::{Module, ModuleEpoch};
 use gpuflame_model::sorting;
@@ -14,8 +14,9 @@ pub(super) struct ModuleIndex<'a> {
     /// Indices in `modules`, sorted by the start address of the module. Modules with equal start addresses are in the
     /// order in which their rows arrived.
     by_start: Vec<usize>,
-    /// For each entry of `by_start`, the highest end address among this entry and all entries before it. A search stops
-    /// at the first entry whose value is too low.
+    /// For each entry of `by_start`, the highest end address of the modules up to and including this entry. A search
+    /// goes from high to low addresses, and stops at the first entry whose highest end address is not above the
+    /// searched address.
     reach: Vec<u64>,
 }
 
@@ -72,8 +73,8 @@ mod tests {
 
     #[test]
     fn an_address_used_by_several_modules_is_resolved_by_epoch() {
-        // In this test, a module is loaded and unloaded. A second module is loaded at an overlapping address, and is
-        // unloaded too. After that, a third, larger module is loaded.
+        // In this test, a module is loaded and unloaded. Then a second module is loaded at an overlapping address and
+        // unloaded. Finally, a third, larger module is loaded.
         let modules = [module(0, 0x1000, 0x2000), module(1, 0x1800, 0x2800), module(2, 0x1000, 0x4000)];
         assert_eq!([0, 1, 2].map(|epoch| ask(&modules, 0x1900, epoch)), [0, 1, 2].map(Some));
         assert_eq!(ask(&modules, 0x1100, 1), None, "module 1 starts after this address");

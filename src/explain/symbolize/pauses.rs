@@ -8,13 +8,14 @@
 //!
 //! The frames of the two stacks are compared from the root. Frames are compared by code and call site, never by name.
 //! In the following, P is the first function in which the call sites of the two stacks differ (`train` in the example
-//! above). If all call sites are equal, P is the function that made both API calls. A function that P called has
-//! returned before the pause, or was called after it. P itself may have run during the whole pause, but it may also
-//! have returned and been called again. The stacks do not show which of the two happened, because a loop inside P and a
-//! loop around P result in the same stacks. The same is true for each function that called P. So a function certainly
-//! ran during the whole pause only if a thread enters this function only once. Examples are the program's `main` or
-//! `<module>`, and the start function of a thread. The start function of a coroutine or greenlet is not an example,
-//! because many coroutines on one thread can start with the same function.
+//! above). If the call sites are equal in all frames, P is the function that made both API calls. A function that P
+//! called either returned before the pause or was called after the pause. P itself may have run during the whole pause.
+//! But P may also have returned during the pause and been called again. The stacks do not show which of the two
+//! happened, because a loop inside P and a loop around P result in the same stacks. Likewise, the stacks do not show
+//! whether a function that called P ran during the whole pause. So it is certain that a function ran during the whole
+//! pause only if a thread enters this function only once. Examples of such functions are the program's `main` or
+//! `<module>`, and the start function of a thread. The start function of a coroutine or greenlet is not such a
+//! function, because many coroutines on one thread can start with the same function.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +54,7 @@ impl Symbolizer {
         let callers = first.callers.min(second.callers);
         let pairs = || first.frames.iter().zip(&second.frames).take(callers);
         let same = pairs().take_while(|(a, b)| a == b).count();
-        // If functions were inlined, each of them counts as a separate function.
+        // Each inlined function counts as a separate function.
         let inside = pairs().nth(same).map_or(0, |(a, b)| self.same_functions(profile, *a, *b));
         let is_shared =
             |shown: &&Displayed| shown.depth < same || shown.depth == same && shown.inlined < inside;
@@ -63,8 +64,8 @@ impl Symbolizer {
         SharedFrames { once, after, before }
     }
 
-    /// Returns the captured stack of a context. `None` if the context is unknown, or if its stack is displayed below
-    /// another stack (which may be the case in a backward pass).
+    /// Returns the captured stack of a context. Returns `None` if the context is unknown, or if its stack is displayed
+    /// as a part of another stack (as for a moved launch of a backward pass).
     fn stack_of(&self, profile: &Profile, context: ContextId) -> Option<Stack> {
         let known = profile.context(context)?;
         let mut frames: Vec<FrameId> = profile.stack(known.stack).collect();

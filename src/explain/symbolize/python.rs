@@ -1,7 +1,7 @@
 //! Formats the names of Python frames, and finds the source line of a bytecode instruction.
 //!
 //! CPython has used three formats of line tables. CPython's files `Objects/lnotab_notes.txt` and `Objects/locations.md`
-//! describe these formats. If a table is truncated or invalid, the result is the first line of the function.
+//! describe these formats. If a table is truncated or invalid, the first line of the function is used.
 
 use gpuflame_model::record::CodeObject;
 
@@ -38,7 +38,7 @@ pub(super) fn line(code: &CodeObject<'_>, at: u32) -> u32 {
 }
 
 /// Looks up the line of an instruction in a line table of CPython 3.9. The table consists of pairs of bytes. Each pair
-/// is the distance to the first instruction of the next line, in bytes of code and in lines.
+/// is the distance to the first instruction of the next line: first in bytes of code, then in lines.
 fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut start, mut line) = (0_u64, first);
@@ -53,8 +53,8 @@ fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
 }
 
 /// Looks up the line of an instruction in a line table of CPython 3.10. The table consists of pairs of bytes. Each pair
-/// is the length of an address range in bytes, and the distance of the range in lines from the previous range that has
-/// a line. The distance -128 means that the range has no line.
+/// describes an address range: the length in bytes, and the distance in lines from the previous range that has a line.
+/// The distance -128 means that the range has no line.
 fn line_in_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut end, mut line) = (0_u64, first);
@@ -72,7 +72,7 @@ fn line_in_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
 }
 
 /// Looks up the line of an instruction in a line table of CPython 3.11 or later. Each entry of the table begins with a
-/// byte whose highest bit is set. In all further bytes of the entry, this bit is clear.
+/// byte whose highest bit is set. In all further bytes of the entry, the highest bit is clear.
 ///
 /// ```text
 /// entry := 1:1 kind:4 units-1:3  rest     units are instructions of two bytes
@@ -134,7 +134,7 @@ mod tests {
 
     /// The line tables are from a function on lines 10 to 13 that has no code on line 12: `def f(x):`, `y = x` and
     /// `return y`. The first line table is the function's `co_lnotab`, and the others are its `co_linetable` in later
-    /// versions.
+    /// versions of CPython.
     #[test]
     fn line_tables_of_each_version_give_pythons_own_lines() {
         assert_eq!(lines(0x0309, &[0, 1, 4, 2], 8), [11, 11, 13, 13]);
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn line_deltas_may_be_negative_and_large() {
-        // In this table, the line increases by 5 and decreases by 7, encoded as signed numbers of one byte. After that,
-        // the line increases by 1000, encoded in two bytes.
+        // In this table, the line increases by 5 and decreases by 7, encoded as signed numbers of one byte. In the last
+        // entry of the table, the line increases by 1000, encoded in two bytes.
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
         assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "the number has no end");

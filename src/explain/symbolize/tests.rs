@@ -41,7 +41,8 @@ fn a_function_to_find() -> u64 {
 
 const API: LabelId = LabelId(1);
 
-/// Returns a profile with one context. In its stack, `cudaLaunchKernel` is called from `addresses` (leaf first).
+/// Returns a profile with one context. In the stack of the context, `cudaLaunchKernel` is called from `addresses` (leaf
+/// first).
 fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     let mut profile = Profile::default();
     profile.push(&Row::Label { id: API, text: "cudaLaunchKernel" });
@@ -175,7 +176,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Errors are ignored, because the test must not fail if the folder cannot be removed from /tmp.
+        // Errors while the folder is removed from /tmp are ignored, because they must not make the test fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -225,7 +226,7 @@ fn inlined_calls_become_frames_outermost_first() {
     let Some(program) = compile(&folder, "c++", INLINED, &["-g", "-O2", "-Wl,--build-id"]) else { return };
     let at = address_of(&program, "_Z5outeri");
     let bias = 0x5555_0000_0000;
-    // At least one of these addresses is inside the loop.
+    // At least one of the requested addresses is inside the loop.
     let names = (0..40).step_by(4).map(|i| {
         let mut profile = profile_of(&[mapped(&program, bias)], &[bias + at + i]);
         shown(&mut profile, SymbolizeOptions::default())
@@ -402,7 +403,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
         let mut profile = profile_of(&[module], &[0x4321]);
         let names = shown(&mut profile, ALL);
         assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
-        // The parser may be able to read a part of the broken file, so both reasons are accepted.
+        // The parser may be able to read a part of the damaged file, so the test accepts both reasons.
         let why = frames(&profile)[1].unnamed;
         assert!(
             why == Some(Unnamed::FileUnreadable) || (is_elf && why == Some(Unnamed::NoSymbol)),

@@ -1,5 +1,5 @@
-//! Lists names by which the code of GPU vendors, and of gpuflame itself, is recognized in a stack. Frames with these
-//! names are between the user's code and the API call, and are hidden (see `fold`).
+//! Lists names by which the code of GPU vendors, and of gpuflame itself, is recognized in a stack. Frames of this code
+//! are between the user's code and the API call, and are hidden (see `fold`).
 
 /// Names by which the code of one vendor is recognized in a stack.
 pub(super) struct Vendor {
@@ -28,5 +28,5 @@ const NVIDIA: Vendor = Vendor {
 const GPUFLAME: Vendor =
     Vendor { libraries: &["libgpuflame"], functions: &["gpuflame::", "<gpuflame::"], versions: &[] };
 
-/// All GPU vendors, and gpuflame.
+/// Names for all GPU vendors and for gpuflame.
 pub(super) const VENDORS: [Vendor; 2] = [NVIDIA, GPUFLAME];

@@ -1,5 +1,5 @@
-//! Stores what each thread did before it made a late launch. Only the threads' API calls are used to determine this. If
-//! a thread spent time between two calls, these two calls describe the time.
+//! Stores the API calls of each thread, and the pauses between them, to find out why a launch of the thread was late. A
+//! pause is described by the call before it and the call after it.
 //!
 //! ```text
 //!   thread   ---P---|        busy elsewhere           |---L---     P, L: two calls, one after another
@@ -16,8 +16,8 @@ use super::idle_culprit::IdleCulprit;
 use super::stretches::LaunchSpan;
 use gpuflame_model::record::{Caller, ContextId, IdMap, ThreadId, map_bytes};
 
-/// Minimum duration in ns of a call or pause that is stored. If a program launches without a break, at about 100,000
-/// launches per second, all its calls and pauses are shorter than this duration.
+/// Minimum duration in ns of a call or pause that is stored. If a program makes launches without a break, about 100,000
+/// per second, all its calls and pauses are shorter than this duration.
 const MIN_PIECE_NS: u64 = 10_000;
 /// Maximum number of pieces (calls and pauses) that are stored. A piece (call or pause) takes 24 bytes.
 const MAX_PIECES: usize = (1 << 17) - 2;
@@ -27,14 +27,14 @@ const PIECES_HIGH_WATER: usize = 1 << 13;
 /// separately.
 const MAX_THREADS: usize = 4096;
 const MAX_CULPRIT_THREADS: usize = 64;
-/// Number of threads that are searched for a culprit, beginning with the thread that launched most recently.
+/// Number of threads that are searched for a culprit. The thread that made the most recent launch is searched first.
 const MAX_RECENT_THREADS: usize = 16;
 
 /// Long calls and long pauses of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct CallHistory {
     threads: IdMap<ThreadId, ThreadHistory>,
-    /// The threads that launched most recently, newest first.
+    /// The threads that made the most recent launches, newest first.
     recent: Vec<ThreadId>,
     /// Total number of stored pieces (calls and pauses) of all threads.
     pieces: usize,
@@ -43,8 +43,8 @@ pub(super) struct CallHistory {
     max_pieces: usize,
 }
 
-/// Culprit threads, which are threads that delayed the launches of other threads. At most [`MAX_CULPRIT_THREADS`] of
-/// them are distinguished.
+/// Culprit threads, which are threads that delayed the launches of other threads. At most [`MAX_CULPRIT_THREADS`]
+/// culprit threads are distinguished.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CulpritThreads(Vec<ThreadId>);
 
@@ -63,8 +63,7 @@ impl CulpritThreads {
 #[derive(Clone, Debug, Default)]
 struct ThreadHistory {
     last: Option<CallSpan>,
-    /// The latest sequence of short calls with short pauses: the start time of its first call, and the context of this
-    /// call.
+    /// The latest sequence of short calls with short pauses: the start time and the context of its first call.
     run: Option<(u64, ContextId)>,
     /// Pieces of the thread in order of time. The calls and pauses of a thread do not overlap.
     pieces: VecDeque<HistoryPiece>,
@@ -83,7 +82,7 @@ struct CallSpan {
 struct HistoryPiece {
     since: u64,
     until: u64,
-    /// Context of the call. If this history piece is a pause, context of the call after the pause.
+    /// Context of the call. For a pause, context of the call after the pause.
     call: ContextId,
     /// Context of the call before the pause. The value is [`HistoryPiece::CALL`] if this piece of the history is a
     /// call. The value is [`HistoryPiece::BEGINNING`] if this piece is the pause before the thread's first call.
@@ -147,7 +146,8 @@ impl CallHistory {
             None => {
                 thread.push(HistoryPiece { since: 0, until: begun, call, after: HistoryPiece::BEGINNING })
             }
-            // If a call is older than the thread's last call, its row was delayed, or the clock was set.
+            // If a call began before the previous call that was added for its thread, its row was delayed, or the clock
+            // was set.
             Some(last) if ended < last.ended => return,
             // After a long call, even a short pause is stored, because the call at the end of the pause shows which
             // thread made the next launch.
@@ -175,7 +175,7 @@ impl CallHistory {
         }
     }
 
-    /// Returns the thread that made the late launch `call`. `None` if it is unknown which thread made it.
+    /// Returns the thread that made the late launch `call`. Returns `None` if this thread is unknown.
     pub(super) fn launching_thread(&self, call: &LaunchSpan) -> Option<ThreadId> {
         if let [only] = self.recent[..] {
             return Some(only);
@@ -186,10 +186,10 @@ impl CallHistory {
         self.recent.iter().find(is_it).copied()
     }
 
-    /// The launch `call` was late during `from..to`. Divides this time among the culprits, which are calls and pauses
-    /// between calls. The result contains the culprits in order of time. `opened` is the time at which the window
-    /// opened. Calls before `opened` are ignored. `threads` contains the threads that launch on the same GPU; `None`
-    /// means all threads.
+    /// Divides the time `from..to`, during which the launch `call` was late, among the culprits (calls and pauses
+    /// between calls). Returns the culprits in order of time. `opened` is the time at which the window opened. Calls
+    /// before `opened` are ignored. `threads` contains the threads that launch on the same GPU; `None` means all
+    /// threads.
     pub(super) fn blame(
         &self,
         call: &LaunchSpan,
@@ -252,8 +252,9 @@ impl CallHistory {
         self.pieces >= self.drop_at
     }
 
-    /// Drops each call or pause for whose time `is_over` returns true. `is_over` must return true only if no future gap
-    /// can overlap the time. If too many calls and pauses are left, the older half is dropped.
+    /// Calls `is_over` with the time of each call and pause, and drops those for which it returns true. `is_over` must
+    /// return true only if no future gap can overlap the time. If too many calls and pauses are left, the older half is
+    /// dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         for thread in self.threads.values_mut() {
             thread.pieces.retain(|piece| !is_over(piece.since, piece.until));
@@ -307,9 +308,9 @@ impl CallHistory {
 
 impl ThreadHistory {
     /// If a short call directly follows a sequence of short calls, adds it to the sequence. A sequence is stored as one
-    /// long call with the context of its first call. The reason is that a thread that polls a thousand times is as busy
-    /// as in one long call. Returns false if the call does not belong to a sequence that lasted at least
-    /// [`MIN_PIECE_NS`]. A launch never belongs to a sequence, because consecutive launches do not explain idle time.
+    /// long call with the context of its first call, because a thread that polls a thousand times is as busy as in one
+    /// long call. Returns false if the call does not belong to a sequence that lasted at least [`MIN_PIECE_NS`]. A
+    /// launch never belongs to a sequence, because consecutive launches do not explain idle time.
     fn continue_run(&mut self, (begun, ended): (u64, u64), call: ContextId, launches: bool) -> bool {
         let is_short = !launches && ended.saturating_sub(begun) < MIN_PIECE_NS;
         let continues = self
@@ -332,7 +333,8 @@ impl ThreadHistory {
     }
 
     fn push(&mut self, piece: HistoryPiece) {
-        // If the last piece overlaps the new piece, the last piece is a call that was added before its end was known.
+        // If the previous piece overlaps the new piece, the previous piece is a call that was added before its end was
+        // known.
         if let Some(last) = self.pieces.back_mut()
             && last.until > piece.since
         {
@@ -341,7 +343,7 @@ impl ThreadHistory {
         self.pieces.push_back(piece);
     }
 
-    /// Whether a pause of the thread is stored that ended at `time`, when `call` began.
+    /// Whether this history contains a pause that ended at `time`, when the thread began `call`.
     fn was_busy_until(&self, time: u64, call: ContextId) -> bool {
         let at = self.pieces.partition_point(|piece| piece.until < time);
         let ending_now = self.pieces.range(at..).take_while(|piece| piece.until == time);
@@ -358,7 +360,7 @@ impl ThreadHistory {
         self.pieces.range(first..).take_while(move |piece| piece.since < to)
     }
 
-    /// Returns the last call that the thread had begun at `time`. `None` if this call is unknown.
+    /// Returns the latest call that the thread began at or before `time`, or `None` if this call is unknown.
     fn last_call_at(&self, time: u64) -> Option<CallSpan> {
         let behind = self.pieces.partition_point(|piece| piece.since <= time);
         match behind.checked_sub(1).map(|at| self.pieces[at]).filter(|piece| piece.until > time) {
@@ -419,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_split_into_the_first_calls_own_time_and_the_rest() {
-        // In each case below, the gap ends with call 102 at 500 us. Call 101 ended at 70 us.
+        // In each test case below, the gap ends with call 102 at 500 us. Call 101 ended at 70 us.
         let calls = calls(&[(1, &[(0, 5, 100), (20, 70, 101), (500, 505, 102)])]);
         assert_eq!(blame(&calls, (0, 50, 500), 102, &[1]), ["101 20", "101-102 430"]);
         assert_eq!(blame(&calls, (0, 100, 500), 102, &[1]), ["101-102 400"]);
@@ -467,7 +469,7 @@ mod tests {
         assert_eq!(blame(&one, (0, 310, 900), 102, &[1, 2]), ["201 20", "2/201-102 570"]);
         assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "thread 2 uses another GPU");
         assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "thread 2 had not begun");
-        // Thread 2 made its first call after the call that thread 1 made.
+        // Thread 2 made its first call after the call of thread 1.
         assert_eq!(blame(&one, (0, 100, 300), 200, &[1, 2]), ["1/100-200 200"]);
         assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "call 100 is before the window");
     }

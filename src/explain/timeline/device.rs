@@ -25,8 +25,8 @@ pub(super) struct AccountInputs<'a> {
 }
 
 impl AccountInputs<'_> {
-    /// The launch `call` was late during `from..to`. Divides this time among the culprits (the code that delayed the
-    /// launch). Each culprit is returned only once. `threads` contains the threads that launch on this GPU.
+    /// Divides the time `from..to`, during which the launch `call` was late, among the culprits (the code that delayed
+    /// the launch). Each culprit is returned only once. `threads` contains the threads that launch on this GPU.
     fn blame(
         &mut self,
         call: &LaunchSpan,
@@ -62,8 +62,8 @@ impl AccountInputs<'_> {
         self.calls.blame(call, times, threads, self.culprit_threads)
     }
 
-    /// Returns the sampled stacks of the launching thread in `from..to`. Each stack is returned with the pause between
-    /// two calls in which it was sampled.
+    /// Returns the stacks of the launching thread that were sampled in `from..to`. Each stack is returned with the
+    /// pause between two calls in which it was sampled.
     fn sampled_stacks(
         &mut self,
         call: &LaunchSpan,
@@ -90,13 +90,16 @@ impl AccountInputs<'_> {
 type SampledTime = (ContextId, u64);
 
 /// Maximum number of launching threads that are stored for each GPU. Launching threads are stored only in runs with
-/// several GPUs. If there are more, the threads that most recently ended a gap on this GPU are stored.
+/// several GPUs. If more threads launch on the GPU, the threads whose launches most recently ended a gap on this GPU
+/// are stored.
 const MAX_LAUNCHING_THREADS: usize = 16;
 
-/// Initial limit on the number of busy stretches that wait to be accounted for. 65,536 waiting stretches take 2 MiB.
+/// Initial limit on the number of busy stretches that wait to be accounted for. The initial limit is 65,536 stretches,
+/// which take 2 MiB.
 const INITIAL_MAX_STRETCHES: usize = 1 << 16;
-/// Highest value to which the limit on the number of waiting stretches can grow. 524,288 waiting stretches take 16 MiB.
-/// This limit is enough for fifty threads whose buffers of 10,000 activity records arrive one after another.
+/// Highest value to which the limit on the number of waiting stretches can grow. The highest limit is 524,288
+/// stretches, which take 16 MiB. It is enough for fifty threads whose buffers of 10,000 activity records arrive one
+/// after another.
 pub(super) const MAX_STRETCHES: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
@@ -104,15 +107,15 @@ pub(super) struct DeviceAccount {
     pub(super) id: DeviceId,
     /// Busy stretches of work that was launched in a window, or whose launch is unknown.
     recorded: BusyStretches,
-    /// Busy stretches of work that was launched outside of windows. Only the part of such work that ran while a window
+    /// Busy stretches of work that was launched outside of windows. Only the part of a stretch during which a window
     /// was open is accounted for.
     outside: BusyStretches,
     /// Current limit on the number of busy stretches in `recorded`, which is also the limit for `outside`.
     room: usize,
     /// Latest end time of all activities on the device so far.
     newest: u64,
-    /// Maximum time by which an activity was delivered out of order. The first value is the maximum since stretches
-    /// were last removed from the buffers. The second value is the maximum in the period before that removal.
+    /// Longest time by which an activity was delivered too late to be in order. The first value is the maximum since
+    /// stretches were last removed from the buffers. The second value is the maximum in the period before that removal.
     disorder: [u64; 2],
     pub(super) streams: StreamSums,
     threads: Vec<ThreadId>,
@@ -123,8 +126,7 @@ pub(super) struct DeviceAccount {
     /// Busy and idle time between two cuts. (Cuts divide the time of a run into parts.) The key is the cut at which the
     /// part begins (see `Cuts`).
     pieces: Vec<(u64, BusyIdle)>,
-    /// Busy time while no window was open, in ns. This field is the time by which GPU work outlasted the window in
-    /// which it was launched.
+    /// Busy time while no window was open, in ns. In this time, GPU work outlasted the window in which it was launched.
     beyond: u64,
     late: u64,
     late_count: u64,
@@ -164,8 +166,8 @@ impl DeviceAccount {
         self.cursor.unwrap_or(0)
     }
 
-    /// Adds an activity with usable times. Returns false if the buffer has no room for it. If the buffer has no room,
-    /// call [`DeviceAccount::make_room`] and try again.
+    /// Adds an activity with usable times. Returns false if the buffer has no room for it. In that case, call
+    /// [`DeviceAccount::make_room`] and try again.
     pub(super) fn add(&mut self, activity: &Activity, call: LaunchSpan) -> bool {
         let (start, end) = (activity.start.0, activity.end.0);
         let from = start.max(self.cursor()).min(end);
@@ -197,8 +199,8 @@ impl DeviceAccount {
         }
     }
 
-    /// Whether no gap between `since` and `until` must still be accounted for. The result is true if the device was
-    /// busy during the whole time, or if the time is already accounted for.
+    /// Whether all gaps between `since` and `until` are already accounted for. The result is also true if the device
+    /// was busy during the whole time.
     pub(super) fn has_no_gap_in(&self, since: u64, until: u64) -> bool {
         let since = since.max(self.cursor());
         since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
@@ -212,9 +214,9 @@ impl DeviceAccount {
     }
 
     /// Makes room in the buffer for more busy stretches. Accounts for the oldest waiting busy stretches, but at most
-    /// for half of them. No activity may be expected any more before these stretches. If less than a quarter of the
-    /// stretches can be accounted for, the limit on the number of stretches is doubled instead, up to
-    /// [`MAX_STRETCHES`].
+    /// for half of the stretches. A stretch is accounted for only if no activity is expected before it any more. If
+    /// less than a quarter of the stretches can be accounted for, the limit on the number of stretches is doubled
+    /// instead, up to [`MAX_STRETCHES`].
     pub(super) fn make_room(
         &mut self,
         mut inputs: AccountInputs<'_>,
@@ -309,8 +311,9 @@ impl DeviceAccount {
         cuts.split(from, to, &mut |piece| self.charge_windows(piece.since, piece.to - piece.from, charge));
     }
 
-    /// Charges `nanos` of idle time to no code. This idle time is after the last work in a window, or in windows
-    /// without work. All of this time must be between the cut `since` and the next cut (see `Cuts`).
+    /// Adds `nanos` of idle time that is charged to no code. No code is charged for idle time after the last work in a
+    /// window, or in windows without work. All of the idle time must be between the cut `since` and the next cut (see
+    /// `Cuts`).
     pub(super) fn charge_windows(
         &mut self,
         since: u64,
@@ -324,7 +327,7 @@ impl DeviceAccount {
 
     /// Returns the busy and idle time from the cut `since` to the next cut (see `Cuts`).
     fn piece(&mut self, since: u64) -> &mut BusyIdle {
-        // The search begins with the last entry, because that is nearly always the right one.
+        // The search for the cut begins with the last entry, which is nearly always the right one.
         let at = self.pieces.iter().rposition(|(known, _)| *known == since).unwrap_or_else(|| {
             self.pieces.push((since, BusyIdle::default()));
             self.pieces.len() - 1
@@ -353,7 +356,7 @@ impl DeviceAccount {
             }
             self.idle += to - open;
             let is_first = open > from || self.cursor.is_none();
-            // The times of the causes follow each other without a gap.
+            // The periods of the causes follow each other directly.
             let mut since = open;
             for (cause, nanos) in split_by_cause(open, to, start, &call) {
                 let cuts = inputs.cuts;
@@ -396,7 +399,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Returns the total busy and idle time of the periods between cuts for whose first cut `is_in` returns true.
+    /// Returns the total busy and idle time of some parts of the run: those for whose first cut `is_in` returns true.
     fn sum_pieces(&self, is_in: impl Fn(u64) -> bool) -> BusyIdle {
         let pieces = self.pieces.iter().filter(|(since, _)| is_in(*since));
         pieces.fold(BusyIdle::default(), |sum, (_, piece)| BusyIdle {
@@ -411,7 +414,7 @@ impl DeviceAccount {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
         };
-        // If a device only ran work that was launched outside of windows, it has no busy and idle time.
+        // A device that only ran work launched outside of windows has no busy and idle time.
         (self.first <= self.last).then_some(DeviceTime {
             device: self.id,
             window,

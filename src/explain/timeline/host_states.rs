@@ -1,8 +1,9 @@
 //! Stores the states of CPU threads from traces of other tools. A state is the stack or operation that a thread was in.
 //! The states show what a thread did while a GPU waited for the thread.
 //!
-//! If the states are known, the time in which the host was late is divided among the states that the launching thread
-//! was in. The idle time is not charged to the late launch at its end, because that launch was only delayed.
+//! If the states are known, time in which the host was late with a launch is divided among the states of the launching
+//! thread. The idle time is not charged to the late launch at its end, because the states before that launch delayed
+//! it.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ impl HostStates {
     pub(super) fn add(&mut self, state: &HostState) {
         let states = self.threads.entry(state.thread).or_default();
         // The history is shared only between this struct and snapshots, which are short-lived. So `make_mut` rarely has
-        // to copy it.
+        // to copy the history.
         Arc::make_mut(states).push(state.since.0, state.context);
     }
 
@@ -36,8 +37,8 @@ impl HostStates {
         self.launching.insert(context, thread);
     }
 
-    /// A launch with the context `caller` was late during `from..to`. Divides the time `from..to` among the culprits.
-    /// Each culprit is returned only once. If no state of the thread is known, the launch itself is the culprit.
+    /// Divides the time `from..to`, during which a launch with the context `caller` was late, among the culprits. Each
+    /// culprit is returned only once. If no state of the thread is known, the launch itself is the culprit.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
         let Some(states) = thread.and_then(|thread| self.threads.get(thread)) else {

@@ -25,8 +25,8 @@ pub(super) enum IdleCause {
     Between(IdleCulprit, Cause),
     /// Part of the time from the opening of a window to the first work in the window.
     Opening(IdleCulprit, Cause),
-    /// Time from the last work in a window to the closing of the window. The time before a window closes is charged to
-    /// no code.
+    /// Time from the last work in a window to the closing of the window. The time from the last work in a window to the
+    /// closing of the window is charged to no code.
     Closing,
 }
 
@@ -50,7 +50,7 @@ impl IdleCulprit {
 }
 
 impl IdleCause {
-    /// Returns the charge without the information that the idle time was at the opening of a window.
+    /// Returns the same charge, but without the property that the idle time was at the opening of a window.
     pub(super) fn without_edge(self) -> Self {
         match self {
             Self::Opening(culprit, cause) => Self::Between(culprit, cause),
@@ -72,8 +72,8 @@ impl IdleCause {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdleAmount {
     pub(super) nanos: u64,
-    /// Number of gaps in the charge, usually 1. If a gap is divided into pieces, the longest piece has the value 1 and
-    /// all other pieces have 0. So the sum over all charges is the total number of gaps.
+    /// Number of gaps that are counted in this amount, usually 1. If a gap is divided into pieces, the longest piece
+    /// has the value 1 and all other pieces have 0. So the sum over all amounts is the total number of gaps.
     pub(super) gaps: u64,
     /// Stack of a CPU sample, or of an off-CPU wait, during the idle time. If `context` is set, `nanos` is the time
     /// that the sample or wait represents. The time of a sample or wait is not added to the idle time.
@@ -85,8 +85,8 @@ impl IdleAmount {
         Self { nanos, gaps: 1, context: None }
     }
 
-    /// Creates the amount for the stack of a CPU sample or an off-CPU wait. The idle time during which it occurred is
-    /// charged separately.
+    /// Creates the amount for the stack of a CPU sample or an off-CPU wait. The idle time during which the sample or
+    /// wait occurred is charged separately.
     pub(super) fn attributed((context, nanos): (ContextId, u64)) -> Self {
         Self { nanos, gaps: 0, context: Some(context) }
     }

@@ -1,5 +1,5 @@
 //! Finds the code that delayed launches. This module is for analyses that first read a whole run, and then examine gaps
-//! on single streams. The same rules apply as for the idle time of a GPU (see `call_history`).
+//! on single streams. The code is found by the rules that also apply to the idle time of a GPU (see `call_history`).
 
 use super::call_history::{CallHistory, CulpritThreads};
 use gpuflame_model::profile::SampleSite;
@@ -39,9 +39,9 @@ impl LateLaunches {
         Self { calls: history, culprits: CulpritThreads::default() }
     }
 
-    /// A launch by `thread` with this context was late during `from..to`. Divides this time among the culprits (the
-    /// code that delayed the launch). The result contains the culprits in order of time. `opened` is the time at which
-    /// the last window before `from` opened. `threads` contains the threads that launch on the same GPU.
+    /// Divides the time `from..to`, during which a launch by `thread` with this context was late, among the culprits
+    /// (the code that delayed the launch). Returns the culprits in order of time. `opened` is the latest time before
+    /// `from` at which a window opened. `threads` contains the threads that launch on the same GPU.
     pub fn culprits(
         &mut self,
         (thread, context): (ThreadId, ContextId),

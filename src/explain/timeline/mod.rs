@@ -5,7 +5,7 @@
 //! between two busy periods is a *gap*. A gap is idle time. It is *charged* to the launch whose activity ended the gap,
 //! because an earlier launch would have made the gap shorter. Module `idle_cause` determines the cause of a gap. If the
 //! cause is that the host was late, the time is charged to the *culprit*: the code that the launching thread ran in
-//! that time. The culprits are derived from one of these sources:
+//! that time. The culprits of late launches are derived from one of these sources:
 //! - the states of the thread (`host_states`, from traces) or its CPU samples (`sample_history`);
 //! - otherwise, the API calls that the thread made around that time (`call_history`).
 //!
@@ -19,13 +19,13 @@
 //! ```
 //!
 //! Here, *busy* includes work that outlasted its window (the window counts as longer by that time). *Busy* also
-//! includes work that was launched outside of windows, but only the part of it that ran in a window. The time before
-//! the first work in a window is charged to the launch of that work, under the label *opening*. The time after the last
+//! includes work that was launched outside of windows, but only the time of such work in a window. The time before the
+//! first work in a window is charged to the launch of that work, under the label *opening*. The time after the last
 //! work in a window is charged to no code.
 //!
-//! Memory grows with the number of distinct stacks, and never with the number of launches. The reason is that
-//! activities wait in a bounded reorder buffer per device (`stretches`). Activities that arrive too late for this
-//! buffer are counted separately. The time of these activities is reported as idle instead of busy.
+//! The timeline's memory grows with the number of distinct stacks, and never with the number of launches. Activities
+//! therefore wait in a reorder buffer of limited size per device (`stretches`). Activities that arrive too late for
+//! this buffer are counted separately. The time of activities that arrive too late is reported as idle instead of busy.
 
 mod call_history;
 mod device;
@@ -114,14 +114,14 @@ mod part {
 }
 
 /// Maximum number of distinct charges (combinations of culprit and cause). All charges together take 400 KiB. If a
-/// charge occurs before and after a cut (see `Cuts`), it counts as two charges. If there are more charges, a pause
-/// between two calls is charged to the second call instead.
+/// charge occurs before and after a cut (see `Cuts`), it counts as two charges. If a run has more charges, idle time is
+/// charged to the second call around a pause instead of to the pause.
 const MAX_CAUSES: usize = 1 << 12;
 /// Maximum number of cuts (see `Cuts`) that are made before the run has ended. If a cut would exceed the limit, it is
 /// not made, and the time around it is not divided.
 const MAX_CUTS: usize = 16;
-/// Maximum number of stacks to which CPU samples attribute idle time. If there are more, the idle time stays attributed
-/// to the two calls around it.
+/// Maximum number of stacks to which CPU samples attribute idle time. If samples have more stacks, the idle time stays
+/// attributed to the two calls around it.
 const MAX_SAMPLED_STACKS: usize = 1 << 14;
 
 impl IdleByCause {
@@ -237,8 +237,8 @@ impl Timeline {
     /// Processes the opening or closing of a window, and ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         let Row::Window { edge, time } = *row else { return };
-        // Time that is already accounted for cannot be accounted for again. So if the edge of a window arrives too
-        // late, it takes effect at the end of the accounted time.
+        // A time cannot be accounted for twice. So if the edge of a window is in the time that is already accounted
+        // for, the edge takes effect at the end of this time.
         let accounted = self.accounted_until();
         match edge {
             WindowEdge::Open => self.windows.open(time.0.max(accounted)),
@@ -268,7 +268,7 @@ impl Timeline {
         self.host_states.add(state);
     }
 
-    /// Whether [`Timeline::add_host_state`] was called. If it was called, the thread of each launch must be known.
+    /// Whether [`Timeline::add_host_state`] was called. If so, the caller must supply the thread of each launch.
     pub fn has_host_states(&self) -> bool {
         !self.host_states.is_empty()
     }
@@ -287,7 +287,8 @@ impl Timeline {
         }
     }
 
-    /// Adds a launch. The same conditions as for [`Timeline::add_call`] apply.
+    /// Adds a launch. The calls and launches of each thread must be added in order of time, as for
+    /// [`Timeline::add_call`].
     pub fn add_launch(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add_launch(thread, begun.0, ended.0, context);
@@ -363,7 +364,7 @@ impl Timeline {
         let is_known = |device| times.iter().any(|time| time.device == device);
         all.charges.set_parts(steady.as_ref());
         let charges = all.charges.shared();
-        let mut idle = Vec::with_capacity(charges.len()); // a growing vector would take up to three times as much
+        let mut idle = Vec::with_capacity(charges.len()); // a growing vector would take up to three times the memory
         let charges = charges.into_iter().filter(|((device, ..), _)| is_known(*device));
         idle.extend(charges.map(|((device, part, charge), sum)| {
             let mut values = [0; MAX_SAMPLE_VALUES];
@@ -398,8 +399,9 @@ impl Timeline {
         Some(SteadyPart { rule, begin: Nanos(begin), end: Nanos(end) })
     }
 
-    /// Makes cuts at the beginning and end of each loop before the time there is accounted for. At the end of the run,
-    /// when it is known which loop is the longest, it would be too late to make the cuts.
+    /// Makes cuts at the beginning and end of each loop, before the time around these cuts is accounted for. Only the
+    /// longest loop needs these cuts, but the longest loop is known only at the end of the run, when it is too late to
+    /// make cuts.
     fn cut_at_loops(&mut self) {
         let Some(launches) = &self.launches else { return };
         let accounted = self.accounted_until();
@@ -482,8 +484,8 @@ impl Timeline {
     fn index_of(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = DeviceAccount::new(id);
-            // The device was idle in all windows that were already forgotten. All these windows count as start-up, even
-            // if they were later, because only their total duration is known.
+            // The device was idle in all windows that were already forgotten. All forgotten windows count as start-up,
+            // even those that opened after the start-up, because only their total duration is known.
             if self.windows.forgotten_ns() > 0 {
                 let nanos = self.windows.forgotten_ns();
                 device.charge_windows(0, nanos, &mut self.charges.adder_for(id));
@@ -493,8 +495,8 @@ impl Timeline {
         })
     }
 
-    /// Accounts for all time before `time`, even if only a few activities wait in the buffers. This function is called
-    /// if too many windows are stored.
+    /// Accounts for all time before `time`, even if only a few activities wait in the buffers. Call this function if
+    /// too many windows are stored.
     fn account_before(&mut self, time: u64) {
         self.cut_at_loops();
         let (devices, mut inputs, charges) = self.accounting();

@@ -1,15 +1,16 @@
 //! Stores CPU samples and off-CPU waits of threads, to find out what these threads did while a GPU waited for them.
-//! Module `call_history` knows the two calls that a thread made before a late launch. Samples show which code the
+//! Module `call_history` finds the two calls between which a thread delayed a launch. Samples show which code the
 //! thread ran between these two calls.
 //!
-//! The period that a sample represents is longer than most gaps. So samples are first summed over all gaps between the
-//! same two calls, and only after that is the idle time divided (`divide_idle`). While a thread waits off-CPU, no
-//! samples are taken. If context switches were recorded, the part of a wait that is inside a gap is charged to the
-//! stack that waited. Otherwise this part of the time stays attributed to the two calls.
+//! The period that a sample represents is longer than most gaps. So the samples in all gaps between the same two calls
+//! are summed first. The idle time of these gaps is then divided in proportion (`divide_idle`). While a thread waits
+//! off-CPU, no samples are taken. If context switches were recorded, the part of a wait that is inside a gap is charged
+//! to the stack that waited. If context switches were not recorded, this part of the gap stays attributed to the two
+//! calls.
 //!
-//! If another thread made the first of the two calls, the late thread has often waited for that thread. For example,
-//! PyTorch's thread for the backward pass waits until the main thread passes it work. If the late thread waited for
-//! that thread, the stacks of that thread during the wait are used instead of the stack of the wait.
+//! If another thread made the first of the two calls, the thread with the late launch has often waited for that thread.
+//! For example, PyTorch's thread for the backward pass waits until the main thread passes it work. In that case, the
+//! stacks of the other thread during the wait are used instead of the stack that waited.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -98,8 +99,9 @@ impl SampleHistory {
             .chain(waited.map(|(context, from, to)| (context, to.saturating_sub(from))))
     }
 
-    /// Returns the stacks in `from..to` as [`SampleHistory::within`] does. The call of this thread followed a call that
-    /// the thread `other` made. If there are samples of `other`, their stacks replace the waits of `thread`.
+    /// Returns the stacks in `from..to` as [`SampleHistory::within`] does, for a gap that began with a call of the
+    /// thread `other`. If `other` was sampled while `thread` waited, the stacks of `other` replace the waits of
+    /// `thread`.
     pub(super) fn within_hand_over(
         &self,
         (thread, other): (ThreadId, Option<ThreadId>),
@@ -146,8 +148,9 @@ impl SampleHistory {
         self.count >= self.drop_at
     }
 
-    /// Drops each sample and wait for whose time `is_over` returns true. `is_over` must return true only if no future
-    /// gap can contain the time. If there are still too many samples and waits, the older half is dropped.
+    /// Calls `is_over` with the time of each sample and wait, and drops those for which it returns true. `is_over` must
+    /// return true only if no future gap can contain the time. If there are still too many samples and waits, the older
+    /// half is dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         self.threads.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.time, one.time + 1)));
         self.waits.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.from, one.to)));
@@ -194,8 +197,8 @@ fn shrink<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
 
 /// Divides the time `idle` among the stacks in `found`. Each stack in `found` has the time in ns that its samples and
 /// waits represent. In the result, the entry `None` is the remaining time that belongs to no stack. If the samples
-/// represent more time than `idle`, the idle time is divided in proportion to their times. The number of gaps is given
-/// to the largest part.
+/// represent more time than `idle`, the idle time is divided in proportion to the times of the samples. The number of
+/// gaps in `idle` is assigned to the largest part.
 pub(super) fn divide_idle(
     idle: IdleAmount,
     mut found: Vec<(ContextId, u64)>,
@@ -215,7 +218,7 @@ pub(super) fn divide_idle(
         })
         .collect();
     match parts.first_mut() {
-        // Add the remainder of the integer divisions to the first part.
+        // Add the remainder of the integer divisions to the first stack's part.
         Some((_, first)) if sampled > idle.nanos => first.nanos += left,
         _ => parts.push((None, IdleAmount { nanos: left, gaps: 0, context: None })),
     }
@@ -297,8 +300,7 @@ mod tests {
             found.map(|(context, nanos)| (context.0, nanos)).collect()
         };
         assert_eq!(found(2), [(120, 10), (350, 10), (20, 10), (21, 10), (8, 30)]);
-        // In the first case, thread 1 itself made both calls. In the second case, there are no samples of the other
-        // thread.
+        // In the first case, thread 1 itself made both calls. In the second case, the other thread was not sampled.
         assert_eq!(found(0), [(120, 10), (350, 10), (7, 100)]);
         assert_eq!(found(3), [(120, 10), (350, 10), (7, 100)]);
     }

@@ -8,8 +8,8 @@ use gpuflame_model::record::ContextId;
 pub struct StateHistory {
     /// Lower half of the start time of each state, and the context of the state.
     states: Vec<(u32, ContextId)>,
-    /// Each upper half of a start time, with the index of the first state that has this upper half. The upper half of
-    /// the time changes every 4.3 s.
+    /// Each upper half of a start time that occurs, with the index of the first state with this upper half. The upper
+    /// half of a time changes every 4.3 s.
     upper: Vec<(u32, usize)>,
 }
 

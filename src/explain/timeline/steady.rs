@@ -2,25 +2,26 @@
 //! start-up, and the time after it is the shutdown.
 //!
 //! If the program marks more than one step, the steady part begins with the first step. The steady part ends when the
-//! work of the last launch in a step has ended. Otherwise, the steady part is the longest loop that launches the same
-//! stacks in each iteration. This loop is found in the following way, without storing single launches:
+//! work of the last launch in a step has ended. If the program marks no or one step, the steady part is the longest
+//! loop that launches GPU work from the same stacks in each iteration. This loop is found in the following way, without
+//! storing single launches:
 //!
-//! 1. A loop launches each of its stacks at least once per iteration, so one stack can represent the loop. This stack
-//!    is chosen among the stacks that launch kernels at least three times. The stack for which most time passes between
-//!    its first and last launch is tried first.
+//! 1. Each stack in a loop launches work at least once per iteration, so one stack can represent the loop. This stack
+//!    is chosen among the stacks that launch kernels at least three times. The stack with the longest time between its
+//!    first and its last launch is tried first.
 //! 2. If more than half of this time passes between the stack's first and second launch, the first launch belongs to
 //!    the start-up (for example to a warm-up step). In the same way, the last launch may belong to the shutdown.
-//! 3. Other stacks that are launched repeatedly belong to the loop if they are launched during at least half of the
-//!    loop's time.
+//! 3. Another stack with several launches belongs to the loop if the time from its first to its last launch covers at
+//!    least half of the loop's time.
 //! 4. The steady part begins with the first launch of any of these stacks, and ends when the work of their last launch
 //!    has ended.
 //! 5. The stacks of the loop must launch at least half of the run's kernels. Alternatively, their kernels must have at
-//!    least half of the GPU time of all kernels. Otherwise the loop is only a detail of the run (such as the layers of
-//!    a single forward pass), or the stack represents only a part of the loop. In this case, the stack with the next
-//!    longest time is tried. If no loop fulfils this condition, there is no steady part.
+//!    least half of the GPU time of all kernels. If neither holds, the loop is only a detail of the run (such as the
+//!    layers of a single forward pass), or the stack represents only a part of the loop. Then the stack with the next
+//!    longest time is tried. If no stack represents half of the run's kernels or GPU time, the run has no steady part.
 //!
-//! The result does not depend on the order in which GPU work arrives. The order must not matter, because it differs
-//! between a live session and a later reading of the recording.
+//! The result does not depend on the order in which GPU work arrives. This is necessary, because a live session and a
+//! later reading of the recording deliver GPU work in different orders.
 //!
 //! The memory for the search grows with the number of stacks. Launches without GPU work are ignored.
 
@@ -51,22 +52,23 @@ pub(super) struct FoundPart {
 
 /// Maximum number of stacks that are tried as the representative of a loop. The stack with the longest time from its
 /// first to its last launch is tried first. One stack is not enough, because the first step of a program may be long,
-/// and may launch the stacks of a model's layers several times. The time of these stacks is then longer than that of
-/// all other stacks in the loop.
+/// and may launch the stacks of a model's layers several times. The time from first to last launch is then longer for
+/// these stacks than for all other stacks in the loop.
 const MAX_LEADERS: usize = 16;
 
-/// Number of first launches that are stored per stack, which is also the number of last launches that are stored.
-/// Increasing this number by one costs 24 bytes per stack.
+/// Number of launches that are stored at the beginning of each stack's launches, and also at their end. Increasing this
+/// number by one costs 24 bytes per stack.
 const KNOWN: usize = 2;
 
 /// Times at which a stack made launches. All fields are sums, minima or maxima, so they do not depend on the order in
 /// which activities arrive.
 #[derive(Clone, Copy, Debug)]
 struct StackTimes {
-    /// Times of the first launches, ascending. If there are fewer than `KNOWN` launches, the last entry is repeated.
+    /// Times of the stack's first `KNOWN` launches, ascending. If the stack made fewer launches, the last entry is
+    /// repeated.
     first: [u64; KNOWN],
-    /// Times of the last launches, descending, each with the time at which the launched work ended. If there are fewer
-    /// than `KNOWN` launches, the last entry is repeated.
+    /// Times of the stack's last `KNOWN` launches, descending, each with the time at which the launched work ended. If
+    /// the stack made fewer launches, the last entry is repeated.
     last: [(u64, u64); KNOWN],
     /// Number of activities that the stack has launched.
     count: u64,
@@ -116,7 +118,8 @@ struct StepTimes {
     last: u64,
     /// Time at which the last step ended. `None` if this time is unknown.
     end: Option<u64>,
-    /// Time at which the latest work that was launched in a step ended. Used only if the ends of steps are known.
+    /// Time at which the latest work that was launched in a step ended. This time is used only if the ends of steps are
+    /// known.
     work_end: u64,
 }
 
@@ -131,7 +134,7 @@ impl RepeatedLaunches {
         steps.count += 1;
         steps.first = steps.first.min(time);
         steps.first_number = steps.first_number.min(step.number);
-        // A step may arrive after the steps that are nested in it.
+        // A step may be added after the steps that are nested in it.
         steps.end = match (steps.end, end) {
             (Some(known), Some(end)) => Some(known.max(end)),
             _ if time >= steps.last => end,
@@ -184,7 +187,7 @@ impl RepeatedLaunches {
             None if self.newest < steps.first => return None,
             None => self.latest_end,
         };
-        // If recording began in the program's second step or later, the recording contains no start-up.
+        // A recording that began in the program's second step or later contains no start-up.
         let begin = if steps.first_number > 1 { 0 } else { steps.first };
         let part = SteadyPart { rule: SteadyRule::Steps, begin: Nanos(begin), end: Nanos(end) };
         let is_over = steps.end.is_some_and(|end| self.newest >= end);
@@ -208,8 +211,8 @@ impl RepeatedLaunches {
 }
 
 impl StackTimes {
-    /// Adds an activity that the stack launched. Most activities belong to the newest launch so far, so no sorting is
-    /// needed for them.
+    /// Adds an activity that the stack launched. Most activities belong to the newest launch so far, and adding such an
+    /// activity needs no sorting.
     fn add(&mut self, new: &Self) {
         let (time, end) = new.last[0];
         let knows_first = self.first[KNOWN - 1] > self.first[KNOWN - 2] && time >= self.first[KNOWN - 1];
@@ -238,8 +241,8 @@ impl StackTimes {
         first[KNOWN..].copy_from_slice(&other.first);
         first.sort_unstable();
         keep_distinct(first, |time| *time, &mut self.first);
-        // All activities of one launch have the same launch time, so several entries may have this time. Only the entry
-        // with the latest end is kept.
+        // All activities of one launch have the same launch time, so several entries may have this time. Of several
+        // entries with the same launch time, only the entry with the latest end is kept.
         let mut last = [(0, 0); 2 * KNOWN];
         last[..KNOWN].copy_from_slice(&self.last);
         last[KNOWN..].copy_from_slice(&other.last);
@@ -273,8 +276,8 @@ impl StackTimes {
     }
 }
 
-/// Copies the first entries of `sorted` that have distinct keys to `kept`. If there are fewer than `KNOWN` such
-/// entries, the last one is repeated.
+/// Copies the first entries of `sorted` that have distinct keys to `kept`. If fewer than `KNOWN` entries have distinct
+/// keys, the last copied entry is repeated.
 fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept: &mut [T; KNOWN]) {
     let mut count = 0;
     for entry in sorted {
@@ -312,7 +315,8 @@ fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
             continue;
         }
         let part = SteadyPart { rule: SteadyRule::Repeated, begin: Nanos(begin), end: Nanos(end) };
-        // If no launch follows within eight times the average duration of an iteration, the loop has probably ended.
+        // If no launch has followed the loop for eight times the average duration of an iteration, the loop has
+        // probably ended.
         let patience = 8 * (leader.span() / stack.count.max(1));
         return Some(FoundPart { part, is_over: newest > leader.last.saturating_add(patience) });
     }
@@ -372,7 +376,7 @@ impl Cuts {
 /// A period inside which the accounts are not divided (it contains no cut).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CutPiece {
-    /// Last cut at or before the beginning of the period. 0 if there is no such cut.
+    /// Last cut at or before the beginning of the period, or 0 if there is no such cut.
     pub(super) since: u64,
     pub(super) from: u64,
     pub(super) to: u64,
@@ -408,7 +412,7 @@ mod tests {
     fn the_longest_loop_is_found_with_all_of_its_stacks() {
         let mut launches = RepeatedLaunches::default();
         // The start-up of the test's program has single launches and a loop of 100 ms. The main loop has 100 iterations
-        // of 10 ms. The main loop launches three stacks, and one of them is launched in an inner loop. A further loop
+        // of 10 ms. The main loop launches three stacks, and one of them is launched in an inner loop. Another loop
         // follows the main loop.
         add(&mut launches, 10, [5]);
         add(&mut launches, 11, (0..50).map(|at| 100 + 2 * at));
@@ -451,7 +455,7 @@ mod tests {
         add(&mut launches, 20, (0..10).map(|at| 100 + at));
         (0..11).for_each(|at| add(&mut launches, 100 + at, [200 + 10 * u64::from(at)]));
         assert_eq!(steady(&launches), None);
-        // Add work to the loop, so that it has most of the GPU time.
+        // Add work to the loop, so that the loop has most of the GPU time.
         launches.add(&kernel(1, 120 * MS, 140 * MS), ContextId(20), 110 * MS);
         assert_eq!(steady(&launches), Some((100, 140)));
     }
@@ -508,7 +512,7 @@ mod tests {
             add(&mut launches, 20, [2502 + 4 * step]);
         }
         assert_eq!(steady(&launches), Some((2500, 2659)));
-        // One more step, which is long after the others, belongs to the shutdown.
+        // A further step, which is long after the other steps, belongs to the shutdown.
         add(&mut launches, 12, [9000]);
         assert_eq!(steady(&launches), Some((2500, 2659)));
     }

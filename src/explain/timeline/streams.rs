@@ -27,8 +27,8 @@ struct StreamSum {
     recent: RecentTimes,
 }
 
-/// Number of recent busy periods that are stored per stream. Several are needed, because activities may arrive out of
-/// order.
+/// Number of recent busy periods that are stored per stream. Several busy periods are needed, because activities may
+/// arrive out of order.
 const MAX_RECENT: usize = 4;
 
 /// The newest periods in which a stream was busy. Activities on one stream may overlap if they are nodes of a graph, or
@@ -39,7 +39,7 @@ struct RecentTimes {
     times: [(u64, u64); MAX_RECENT],
     len: usize,
     /// End of the latest busy period that is no longer stored. The stream counts as busy at all times before this end.
-    /// So if a delayed activity is earlier, that part of it is ignored.
+    /// So the part of a delayed activity before this end is ignored.
     floor: u64,
 }
 
@@ -102,7 +102,7 @@ impl StreamSums {
         self.sums.len() - 1
     }
 
-    /// Returns the sums for each stream. All streams beyond the limit are combined into one entry without a stream.
+    /// Returns the sums for each stream. All streams beyond the limit are combined into one entry without a stream id.
     pub(super) fn uses(&self, device: DeviceId) -> impl Iterator<Item = StreamUse> {
         let known = self.sums.iter().map(|sum| (Some(sum.stream), sum));
         let others = (self.others.count > 0).then_some((None, &self.others));

@@ -4,16 +4,16 @@
 //! Activities arrive roughly in order of time, but the times in different buffers of the tracer overlap. So the newest
 //! *stretches* (periods in which the device was busy) wait in a reorder buffer. When the buffer is full, the older
 //! stretches are accounted for and removed. The buffer is a vector, which is sorted only when it is full. The vector
-//! takes less time per activity than an ordered map, because each of CUPTI's buffers is already sorted and the sort
-//! makes use of that.
+//! takes less time per activity than an ordered map, because each of CUPTI's buffers is already sorted, and sorted
+//! sequences are merged quickly.
 
 use gpuflame_model::record::Caller;
 
 /// A period in which a device was busy without a pause.
 ///
-/// Comparisons of busy stretches use the fields in the order of their declaration. So if several activities begin at
-/// the same time, the one that was launched first counts as the end of the gap before them. The order of arrival has no
-/// effect.
+/// Busy stretches are compared field by field, in the order in which the fields are declared. So if several activities
+/// begin at the same time, the activity that was launched first counts as the end of the gap before them. The order in
+/// which activities arrive has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BusyStretch {
     pub(super) start: u64,
@@ -28,9 +28,9 @@ const _: () =
 /// The API call that launched a kernel, copy or fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LaunchSpan {
-    /// Time at which the call began. 0 if this time is unknown.
+    /// Time at which the call began, or 0 if this time is unknown.
     pub(super) time: u64,
-    /// Duration of the call in ns. 0 if the duration is unknown because the call was recorded when it began. The
+    /// Duration of the call in ns, or 0 if the call was recorded when it began, so that its duration is unknown. The
     /// highest value, `u32::MAX`, means that the call took at least this long.
     pub(super) duration: u32,
     /// Launch context (stack and API call) that launched the work, or the reason why it is unknown.
@@ -83,13 +83,13 @@ impl BusyStretches {
         self.waiting.partition_point(|stretch| stretch.start < time)
     }
 
-    /// Returns the start of the busy stretch at `position`. `u64::MAX` if there is no stretch at this position.
+    /// Returns the start of the busy stretch at `position`. Returns `u64::MAX` if there is no stretch at this position.
     pub(super) fn start_of(&self, position: usize) -> u64 {
         self.waiting.get(position).map_or(u64::MAX, |stretch| stretch.start)
     }
 
     /// Removes and returns the busy stretches before `time`, in order of time. A stretch that begins before `time` and
-    /// ends after it is split in two.
+    /// ends after `time` is split in two.
     pub(super) fn take_before(&mut self, time: u64) -> Vec<BusyStretch> {
         merge(&mut self.waiting);
         let leaving = self.count_before(time);

@@ -1,9 +1,9 @@
 //! Tests `Timeline` with two kinds of input rows. Some tests contain a drawing: text that shows the rows, with the
-//! expected charges below them. Other tests use random rows, and compare the result with an oracle that marks every
-//! nanosecond.
+//! expected charges below them. Other tests use random rows, and compare the timeline's times with a simple
+//! implementation that marks every nanosecond.
 //!
-//! A column of a drawing represents 5 us. So work that begins within two columns after its call counts as delivered
-//! without delay. The lines of a drawing are:
+//! A column of a drawing represents 5 us. So work that begins within two columns after its launch call counts as begun
+//! without delay. The lines of a drawing have these meanings:
 //!
 //! ```text
 //! window     [---]           a window, from bracket to bracket
@@ -182,7 +182,8 @@ fn check(text: &str) {
         let (edges, mut rest): (Vec<_>, Vec<_>) =
             drawing.rows.iter().cloned().partition(|row| matches!(row, Row::Window { .. }));
         Rng::new(seed).shuffle(&mut rest, 100);
-        // The edges of windows stay in order, but they may all arrive before the other rows, or all after them.
+        // The edges of windows stay in order, but they may all arrive before all other rows, or all after all other
+        // rows.
         drawing.check(&[edges.clone(), rest.clone()].concat());
         drawing.check(&[rest, edges].concat());
     }
@@ -457,7 +458,7 @@ fn one_window_per_step_does_not_grow_memory_and_stays_exact() {
         }
     }
     assert_eq!(timeline.heap_bytes(), most);
-    // If a device had no work so far, it was idle in all earlier windows.
+    // A device that had no work so far was idle in all earlier windows.
     let rows = [
         window(WindowEdge::Open, 20_000_000),
         Row::Activity(Activity { device: DeviceId(1), ..kernel(99_999, 20_000_010, 20_000_020) }),
@@ -505,9 +506,9 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
     assert_eq!((others.count, others.nanos), (2 * (5000 - 4096), 20 * (5000 - 4096)));
 }
 
-/// Returns the rows of a run that consists of loops. Also returns the times at which the window opens, each loop begins
-/// and ends, and the window closes. Each loop is described by its stacks, its number of launches, and the pause in ns
-/// after it. In a loop, a launch with 5 us of work is made every 10 us.
+/// Returns the rows of a run that consists of loops. Also returns several times: the opening of the window, the
+/// beginning and end of each loop, and the closing of the window. Each loop is described by its stacks, its number of
+/// launches, and the pause in ns after the loop. In a loop, a launch with 5 us of work is made every 10 us.
 fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
     const US: u64 = 1_000;
     let (mut at, mut id) = (ORIGIN + 3_000 * US, 0);
@@ -607,8 +608,8 @@ fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) 
                 at += 30_000 * US;
             }
             rows.push(Row::Launch(Launch { time: Nanos(at), duration: 1_000, ..launch(id, stack) }));
-            // Forward kernels are short. The forward kernels are less than half of all kernels, and take less than half
-            // of the GPU time.
+            // The forward kernels are short. They are less than half of all kernels, and take less than half of the GPU
+            // time.
             let nanos = if stack == 10 { US } else { 4 * US };
             rows.push(Row::Activity(kernel(id, at + 2 * US, at + 2 * US + nanos)));
             (at, id) = (at + 10 * US, id + 1);

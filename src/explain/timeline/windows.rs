@@ -1,10 +1,10 @@
-//! Stores the times at which windows were open. Only for these times is idle time charged to a cause.
+//! Stores the times at which windows were open. Idle time is charged to a cause only if a window was open.
 
 use std::collections::VecDeque;
 
 /// Maximum number of windows that are stored individually. The limit is needed, because a program that opens a window
-/// per step opens a window every few milliseconds. When the limit is reached, the oldest windows are forgotten; their
-/// time was accounted for before.
+/// per step opens a window every few milliseconds. When the limit is reached, the oldest windows are forgotten after
+/// their time was accounted for.
 const MAX_WINDOWS: usize = 4096;
 
 /// The windows of the run so far. See the module's documentation.
@@ -71,7 +71,7 @@ impl WindowSpans {
         )
     }
 
-    /// Returns the time at which the window that was open at `time` was opened. 0 if the run has no windows.
+    /// Returns the time at which the window that was open at `time` was opened. Returns 0 if the run has no windows.
     pub(super) fn opened(&self, time: u64) -> u64 {
         let at = self.spans.partition_point(|window| window.to <= time);
         self.spans.get(at).map_or(0, |window| window.from)
@@ -87,7 +87,8 @@ impl WindowSpans {
         self.spans.back().map(|last| last.to).filter(|&to| to != u64::MAX)
     }
 
-    /// Returns the total time in ns during which a window was open. If a window is still open, it counts up to `now`.
+    /// Returns the total time in ns during which a window was open. For a window that is still open, the time up to
+    /// `now` counts.
     pub(super) fn total(&self, now: u64) -> u64 {
         let lengths = self.spans.iter().map(|window| match window.to {
             u64::MAX => now.saturating_sub(window.from),

@@ -3,7 +3,7 @@
 /// Reason why a device was idle for a part of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The call that launched the next work had not started yet.
+    /// The host was late: the call that launched the next work had not started yet.
     HostLate,
     /// The call that launched the next work was still running, or had returned so recently that the work had not yet
     /// reached the GPU.

@@ -8,9 +8,9 @@
 //!         | pid:u32 tid:u32 vma:u64 from:u64 to:u64 bytes:u64 index:u64              if kind is 1: it has moved
 //! ```
 //!
-//! The Linux source describes the format in `tools/perf/Documentation/jitdump-specification.txt`. If a function is
-//! moved, the record about the move contains only the function's index and no name. So if a function was moved to a
-//! requested address, the jitdump is read a second time to find the function's name.
+//! The Linux source describes the format in `tools/perf/Documentation/jitdump-specification.txt`. The record about the
+//! move of a function contains the function's index, but not its name. So if a function was moved to a requested
+//! address, the jitdump is read a second time to find the function's name.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
@@ -108,7 +108,7 @@ struct FunctionRecord {
     name: Vec<u8>,
 }
 
-/// Reads a record about a generated function. `rest` is the number of bytes after the record's header.
+/// Reads the part of a record about a generated function that follows the record's header. This part has `rest` bytes.
 fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<FunctionRecord> {
     let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
     let (address, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);
@@ -121,7 +121,7 @@ fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<FunctionRecord>
 }
 
 fn skip(file: &mut BufReader<File>, bytes: u64) -> io::Result<()> {
-    // The cast cannot overflow: the value is at most the size of a record, which is a u32.
+    // The cast cannot overflow, because the value is at most the size of a record, and this size is a u32.
     file.seek_relative(bytes as i64)
 }
 

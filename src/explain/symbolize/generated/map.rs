@@ -40,7 +40,7 @@ fn parse(line: &[u8]) -> Option<(u64, u64, &[u8])> {
 fn number(digits: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(digits).ok()?;
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    // Check the digits first, because the parser would accept a sign.
+    // Check that the text consists of hexadecimal digits, because `from_str_radix` would also accept a sign.
     let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_number.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }

@@ -2,11 +2,11 @@
 //! such functions is not in any file, but the code generator may write the functions' names and addresses to a file.
 //! Two formats of `perf` are read: `/tmp/perf-PID.map` with one line per function, and jitdump.
 //!
-//! Files of both formats may contain any bytes, and any user may create files in the folders that contain them. So a
-//! file is opened only if it is a regular file that belongs to the process's user or to root. A file is never opened
-//! through a symbolic link, or with a call that could block. The amount of data that is read is limited, and only
-//! entries for addresses in recorded stacks are kept. Neither format records how long a function stayed at its address.
-//! So if several functions were at an address one after another, the address gets no name.
+//! Files of both formats may contain any bytes, and every user of the machine may create files in the folders where
+//! these files are. So a file is opened only if it is a regular file that belongs to the process's user or to root. A
+//! file is never opened through a symbolic link, or with a call that could block. The amount of data that is read is
+//! limited, and only entries for addresses in recorded stacks are kept. Neither format records how long a function
+//! stayed at its address. So if several functions were at an address one after another, the address gets no name.
 
 mod dump;
 mod map;
@@ -26,27 +26,27 @@ use gpuflame_model::sorting;
 const MAX_MAP_BYTES: u64 = 64 << 20;
 /// Maximum number of records that are read from a jitdump. Most bytes of a jitdump are machine code, which is skipped.
 const MAX_DUMP_RECORDS: usize = 1 << 20;
-/// Maximum number of matches between a function in the files and a requested address. More matches are possible only if
-/// thousands of functions overlap, which happens only in a hostile file.
+/// Maximum number of matches between a function in the files and a requested address. A file exceeds this limit only if
+/// thousands of functions overlap in it, as in a hostile file.
 const MAX_MATCHES: usize = 1 << 20;
 /// Maximum length of a function name in bytes. Longer names are truncated.
 const MAX_NAME_BYTES: usize = 1 << 10;
 
-/// Paths of the files that may contain names of generated functions. If a file does not exist, it is ignored.
+/// Paths of the files that may contain names of generated functions. Files that do not exist are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct GeneratedCodeSources {
     /// Paths of maps in `perf`'s format.
     pub maps: Vec<PathBuf>,
     /// Paths of jitdumps.
     pub dumps: Vec<PathBuf>,
-    /// Id of the user who must own each file. Files that root owns are accepted as well.
+    /// Id of the user who must own each file. Files that root owns are also read.
     pub user: u32,
 }
 
 /// Names of generated functions that were found in the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedNames {
-    /// Addresses, each with the name of the function that contains it.
+    /// Maps each address to the name of the function that contains the address.
     pub names: Vec<(u64, String)>,
     /// Addresses that belonged to several functions one after another. Addresses that belonged to several functions
     /// have no name.
@@ -105,8 +105,8 @@ impl GeneratedCodeSources {
     }
 }
 
-/// Type of a function that passes the contents of a file to `Answers`. The function returns false if it reached a limit
-/// before the end of the file.
+/// Type of a function that reads a map or jitdump and passes its entries to `Answers`. The function returns false if it
+/// reached a limit before the end of the file.
 type ReadSource = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
 /// Opens a map or jitdump. Returns `None` if the file does not exist. If the file must not be opened, returns the
@@ -136,7 +136,7 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// On this system, the owner of a file cannot be checked, so no file is opened.
+/// On operating systems other than Unix, no file is opened, because the owner of a file cannot be checked.
 #[cfg(not(unix))]
 fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
     match path.exists() {
@@ -305,7 +305,7 @@ mod tests {
         let folder = Folder::new("huge");
         let path = folder.0.join("huge");
         fs::write(&path, "1000 10 first\n").unwrap();
-        // Make the file sparse, so that it is large but takes no disk space.
+        // Make a sparse file, which is large but takes no disk space.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let found = folder.sources(&path).find_names(&[0x1000].into());
         assert_eq!(names(&found), [(0x1000, "first")]);
@@ -410,8 +410,8 @@ mod tests {
                 "{length}"
             );
         }
-        // The first function moves twice. The second time, it moves to the address of the second function. A move is
-        // matched to its function by the index alone.
+        // The first function moves twice. The first function's second move is to the address of the second function. A
+        // record about a move is matched to its function by the function's index alone.
         let moves = [
             moved(1, 0x1000, 0x9000, 0x10),
             moved(1, 0x9000, 0x6ff8, 0x10),
