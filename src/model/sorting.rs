@@ -1,10 +1,10 @@
-//! Sort functions for lists that are short or rarely sorted. The functions add little code to the program, because one
-//! compiled instance of the standard library's sort serves all element types.
+//! Sort functions for lists that are short or rarely sorted. The functions add little code to the program, because they
+//! sort lists of all element types with one compiled instance of the standard library's sort.
 //!
 //! If the standard library's sort is called directly, it is compiled again for each element type and each comparison.
-//! Each such instance adds 3 to 13 KB of code. The functions of this module add about 300 bytes each. The functions
-//! sort a list of positions, which takes 4 bytes per element, and call a function pointer for each comparison. Use the
-//! standard library's sort if a list has many thousand elements, or if it is sorted while rows are read.
+//! Each compiled instance of that sort has 3 to 13 KB of code. A use of this module adds about 300 bytes. The functions
+//! sort a list of positions (4 bytes per element), and call a function pointer for each comparison. Use the standard
+//! library's sort if a list has many thousand elements, or if it is sorted while rows are read.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,8 @@ pub fn into_map<K: Ord, V>(entries: impl IntoIterator<Item = (K, V)>) -> BTreeMa
     map
 }
 
-/// Returns a set with the given items. The items are inserted one by one for the same reason as in [`into_map`].
+/// Returns a set with the given items. The items are inserted one by one, because `collect` would first sort them (see
+/// [`into_map`]).
 pub fn into_set<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeSet<T> {
     let mut set = BTreeSet::new();
     set.extend(items);

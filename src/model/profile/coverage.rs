@@ -1,5 +1,5 @@
 //! Computes the coverage of a run: the share of launches whose GPU work was recorded. A GPU that runs unrecorded work
-//! seems to be idle. So idle time is known only if nearly all GPU work was recorded.
+//! seems to be idle. So the idle time of a GPU is known only if nearly all GPU work was recorded.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,15 @@ const MAX_NAMED_STEPS: usize = 8;
 pub struct Coverage {
     /// Counts of launches in the whole run.
     pub all: LaunchCoverage,
-    /// Whether the run is a trace that another tool recorded. In a trace, steps without GPU work suggest that records
-    /// are missing. Recordings of gpuflame need no such guess, because they contain the number of lost records.
+    /// Whether the run is a trace that another tool recorded. In a trace of another tool, steps without GPU work
+    /// suggest that GPU work was not recorded. Recordings of gpuflame contain the number of lost records, so for them
+    /// nothing is derived from steps without GPU work.
     pub is_trace: bool,
     /// Number of steps, or of closed windows if the run has no steps.
     pub steps: u64,
     /// Indices of the steps in which too few launches have an activity. Launches are counted per group of consecutive
-    /// steps ([`StepGroup`](super::StepGroup)). So if too few launches of a group have an activity, all steps of the
-    /// group are listed.
+    /// steps ([`StepGroup`](super::StepGroup)). So all steps of a group are listed if too few launches of the group
+    /// have an activity.
     pub uncovered_steps: Vec<u64>,
     /// Indices of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
@@ -36,35 +37,37 @@ pub struct Coverage {
     pub activities: u64,
     /// Number of activities without start or end times.
     pub untimed: u64,
-    /// Number of launches that have no activity, were made after the last launch with an activity, and whose thread has
-    /// waited for the GPU since then. Because of this wait, the work of these launches was not in a queue when
-    /// recording ended.
+    /// Number of certain launches without an activity: they were made after the last launch with an activity, and their
+    /// thread has waited for the GPU since then. Because of this wait, the work of these launches was not in a queue
+    /// when recording ended.
     pub waited_without_work: u64,
     /// Waits of the host which show that some GPU work was not recorded, if there are any.
     pub late_waits: Option<LateWaits>,
-    /// Idle time during which unrecorded GPU work may have run. Set only if it is more than half of the idle time.
+    /// Idle time during which unrecorded GPU work may have run. The field is set only if this time is more than half of
+    /// all idle time.
     pub beside_lost: Option<BesideLost>,
 }
 
 /// Waits of the host for a GPU that returned long after all recorded GPU work had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateWaits {
-    /// Number of waits that returned long after the recorded work had ended.
+    /// Number of waits that returned long after all recorded GPU work had ended.
     pub count: u64,
-    /// Number of all waits for the GPU, including the late ones.
+    /// Number of all waits for the GPU, including those that returned long after the recorded work.
     pub waits: u64,
-    /// Sum of the times in ns from the end of the recorded work to the return of each late wait.
+    /// Total time in ns from the end of the recorded work to the return of each wait that returned long after that
+    /// work.
     pub nanos: u64,
 }
 
 /// Idle time during which a launched kernel did not start, although all recorded work before it on its stream had
-/// ended. Between that work and the kernel, a launch without an activity was made, so the work of this launch may have
-/// run during the idle time.
+/// ended. A launch without an activity was made between the recorded work and the kernel, so the work of this launch
+/// may have run during the idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BesideLost {
-    /// Number of launches without an activity that may have caused such idle time.
+    /// Number of launches without an activity whose work may have run during such idle time.
     pub launches: u64,
-    /// Total idle time in ns that these launches may have caused.
+    /// Total idle time in ns during which the work of these launches may have run.
     pub nanos: u64,
     /// Total idle time of the run in ns.
     pub idle: u64,
@@ -80,7 +83,7 @@ pub struct LaunchCoverage {
 }
 
 impl LaunchCoverage {
-    /// Adds `count` launches, which have an activity if `is_covered` is true.
+    /// Adds `count` launches. `is_covered` states whether these launches have an activity.
     pub fn add(&mut self, count: u64, is_covered: bool) {
         self.launches = self.launches.saturating_add(count);
         if !is_covered {
@@ -147,7 +150,7 @@ impl Coverage {
 }
 
 impl Coverage {
-    /// Whether more than 5 % of the steps have no GPU work, which suggests that records are missing.
+    /// Whether more than 5 % of the steps have no GPU work. If so, GPU work was probably not recorded.
     fn has_many_empty_steps(&self) -> bool {
         let with_work = self.steps.saturating_sub(self.empty_steps.len() as u64);
         self.is_trace
@@ -209,7 +212,7 @@ impl Profile {
     /// Computes the coverage of the whole run. The profile's [`RowFacts`](super::RowFacts) contain the number of
     /// launches with an activity. Launches without an activity are counted from the profile's samples. Launches whose
     /// work was probably still in a queue when recording ended are not counted. Sums that earlier versions wrote
-    /// contain no [`RowFacts`](super::RowFacts). In this case, `matched` is used as the number of launches with
+    /// contain no [`RowFacts`](super::RowFacts). For such sums, `matched` is used as the number of launches with
     /// activities.
     pub fn count_coverage(&mut self, matched: u64) {
         let facts = self.row_facts.unwrap_or_default();
@@ -244,7 +247,7 @@ impl Profile {
     }
 
     /// Returns the number of steps of the run. In a run without steps, closed windows count as steps, as in
-    /// [`StepSpans`](crate::record::StepSpans). Returns 0 if the number is unknown.
+    /// [`StepSpans`](crate::record::StepSpans). Returns 0 if the number of steps is unknown.
     pub fn step_count(&self) -> u64 {
         match self.steps().count {
             0 => self.row_facts.map_or(0, |facts| facts.closed_windows),

@@ -5,11 +5,11 @@
 
 use crate::record::{IdMap, NameId, map_bytes};
 
-/// Maximum distance between a new id and the end of the vector for which the vector is extended. An id that is further
-/// away is stored in the hash map.
+/// Maximum distance between a new id and the end of the vector for which the vector is extended. A new id that is
+/// further beyond the end is stored in the hash map.
 const MAX_GAP: usize = 1024;
-/// Maximum number of vector slots per stored value. If removals leave more slots per value, all values move to the hash
-/// map.
+/// Maximum number of vector slots per stored value. If values are removed until there are more slots per value, all
+/// remaining values move to the hash map.
 const MAX_SLOTS_PER_VALUE: usize = 4;
 
 /// Map whose keys are mostly consecutive ids. See the module's documentation.
@@ -37,7 +37,7 @@ impl<T: Copy> DenseIdMap<T> {
         near.or_else(|| self.sparse.get_mut(&id))
     }
 
-    /// Adds a value. If a value with this id exists already, the existing value stays.
+    /// Adds a value. If the map already contains a value with this id, that value stays.
     pub fn add(&mut self, id: NameId, thing: T) {
         let at = id.0 as usize;
         if self.get(id).is_some() {
@@ -60,8 +60,8 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.retain(|id, _| keep(*id));
         let used = self.dense.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.dense.truncate(used);
-        // If few values remain, the empty slots would take more memory than the values. A million slots take 12 MB, and
-        // twice as much while the vector is reallocated.
+        // If few values remained in a long vector, its empty slots would take more memory than the values. A million
+        // slots take 12 MB, and twice as much while the vector is reallocated.
         let near = self.dense.iter().flatten().count();
         if used > MAX_SLOTS_PER_VALUE * near + MAX_GAP {
             let row = (0..).zip(std::mem::take(&mut self.dense));
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn sparse_and_dense_ids_are_found_and_the_first_value_wins() {
-        // The third id (2000) is far beyond the end of the vector when it is added. Ids that are added later extend the
-        // vector past that slot.
+        // The third id (2000) is far beyond the end of the vector at the time when this id is added. Later ids extend
+        // the vector beyond position 2000.
         let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
         let mut numbered = DenseIdMap::default();
         ids.into_iter().for_each(|id| numbered.add(NameId(id), id));
@@ -132,7 +132,7 @@ mod tests {
             numbered.heap_bytes()
         };
         let (few, many) = (held(100_000), held(1_000_000));
-        // The bound allows one more value, which may still be in the vector.
+        // The tested bound is higher by one value, which may still be in the vector.
         assert!(many <= few + 2 * size_of::<Option<u64>>(), "{few} and {many} bytes");
     }
 }

@@ -1,8 +1,8 @@
 //! Shrinks a profile that has reached its memory limit, by merging stacks, kernels and threads into "other" entries.
 //!
-//! The functions return new ids for the merged entries. A caller that stores sums by id must add the sum of each old id
-//! to the sum of its new id. Totals stay the same, but the merged stacks (or kernels, or threads) can no longer be
-//! distinguished.
+//! The functions of this module return the new ids of merged entries. A caller that stores sums by id must add the sum
+//! of each old id to the sum of its new id. Totals stay the same, but the merged stacks (or kernels, or threads) can no
+//! longer be distinguished.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// Maximum number of recently named threads that keep their names although they have no stack yet. More threads than
-/// this rarely start between two reads of the threads' logs.
+/// Maximum number of recently named threads that keep their names although they have no stack yet. Between two reads of
+/// the threads' logs, a program rarely starts more threads than this number.
 const MAX_NEWEST_THREADS: usize = 256;
 /// Name of the frame that represents merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
@@ -35,8 +35,8 @@ impl Profile {
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
         let (mut replacements, mut stack) = (IdMap::default(), Vec::new());
-        // New position of each frame that was already copied to the new table. With this table, frames are looked up
-        // without a hash, because hundreds of thousands of stacks share a few thousand frames.
+        // New position of each frame that was already copied to the new table. The table makes it unnecessary to hash
+        // each frame of hundreds of thousands of stacks, which share a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
@@ -113,8 +113,8 @@ impl Profile {
         self.keep_strings();
     }
 
-    /// Returns how many times frames, stacks and strings may have been renumbered. After this number has changed, a
-    /// caller must drop all ids of frames, stacks and strings that it has stored.
+    /// Returns how many times frames, stacks and strings may have been renumbered. If this number has changed, the
+    /// caller must drop all ids of frames, stacks and strings that it stored before.
     pub fn renumbered(&self) -> u32 {
         self.renumbered
     }
@@ -157,14 +157,14 @@ impl Profile {
             + self.samples.values().map(|samples| samples.capacity() * size_of::<Sample>()).sum::<usize>()
     }
 
-    /// Returns an upper bound on the heap size in bytes of kernels and their names. (It is an upper bound because
+    /// Returns an upper bound on the heap size in bytes of kernels and their names. (The exact size is unknown, because
     /// tables grow by doubling.)
     pub fn kernel_bytes(&self) -> usize {
         2 * self.kernel_text + self.kernels.heap_bytes()
     }
 
-    /// Returns the merged context for stacks that called the API function named by the label frame `call`. Creates the
-    /// context on first use.
+    /// Returns the merged context for stacks that called the API function named by the label frame `call`. The merged
+    /// context is created when it is first requested.
     pub fn merged_context(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
             // The ids of labels for API calls are small. Only a few special labels, such as `OTHER_CALL`, have the

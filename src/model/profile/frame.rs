@@ -27,7 +27,7 @@ pub struct ShownFrame {
     pub kind: ShownFrameKind,
     /// Displayed name.
     pub name: StringId,
-    /// Source location, if known.
+    /// Source location of the frame, if it is known.
     pub source: Option<SourceLocation>,
     /// Path of the executable or library that contains the frame's code. `None` if the frame is not code, or if the
     /// code is not in a file.
@@ -46,9 +46,9 @@ impl ShownFrame {
 /// A line of a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourceLocation {
-    /// Path of the source file, as complete as it is known.
+    /// Path of the source file. The path may be relative, or consist of the file name alone.
     pub file: StringId,
-    /// Line number of the call, or of the code that was about to run. 0 if unknown.
+    /// Line number of the call, or of the code that was about to run. The value is 0 if the line is unknown.
     pub line: u32,
 }
 
@@ -65,7 +65,7 @@ pub enum Unnamed {
     FileReplaced,
     /// The file cannot be read, or is not an executable or library.
     FileUnreadable,
-    /// The file has no symbol for the address, because the file was stripped or never had such a symbol.
+    /// The file has no symbol for the address. Its symbols were stripped, or it never had this symbol.
     NoSymbol,
 }
 

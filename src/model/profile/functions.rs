@@ -29,8 +29,8 @@ impl Profile {
         known.all.push(StoredFunction { name: name.into(), file: file.into(), start, line });
     }
 
-    /// Returns the functions of a frame, as the recorded process found them. `None` if the recording does not contain
-    /// them. If a function has no name, the frame's file has no symbol for the frame.
+    /// Returns the functions of a frame, as the recorded process found them. Returns `None` if the recording does not
+    /// contain the functions. A function without a name means that the frame's file has no symbol for the frame.
     pub fn functions(&self, frame: Frame) -> Option<impl Iterator<Item = FrameFunction<'_>>> {
         let functions = self.functions.get(&frame)?.all.iter();
         Some(functions.map(|StoredFunction { name, file, start, line }| FrameFunction {

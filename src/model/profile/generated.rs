@@ -3,9 +3,9 @@
 use super::Profile;
 
 impl Profile {
-    /// Adds the name of the function at an address. If a name is added twice for the same address, the first name is
-    /// used. An empty name means that several functions have used the address, so the name would be ambiguous. An empty
-    /// name replaces any other name.
+    /// Adds the name of the function at an address. If several names are added for one address, the first name is used.
+    /// An empty name means that several functions have used the address, so the name would be ambiguous. An empty name
+    /// replaces the name that was added before.
     pub(super) fn add_generated(&mut self, address: u64, name: &str) {
         let known = self.generated.entry(address).or_insert_with(|| name.into());
         if name.is_empty() {

@@ -21,8 +21,8 @@ impl Index {
         self.0.find(hash, |&position| matches(position)).copied()
     }
 
-    /// Adds the position of a value that [`Index::find`] did not find. `hash_of` must return the hash of the value at a
-    /// given position. While the table grows, `hash_of` is called for values that were added earlier.
+    /// Adds the position of a value for which [`Index::find`] found no position. `hash_of` must return the hash of the
+    /// value at a given position. While the table grows, `hash_of` is called for values that were added earlier.
     pub fn insert(&mut self, hash: u64, position: u32, hash_of: impl Fn(u32) -> u64) {
         self.0.insert_unique(hash, position, |&position| hash_of(position));
     }

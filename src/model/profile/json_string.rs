@@ -1,9 +1,10 @@
-//! Encodes JSON strings. The code is hand-written because the shared library needs no JSON library for anything else.
+//! Encodes JSON strings. This module is written by hand, because no other code of the shared library needs a JSON
+//! library.
 
 use std::fmt::Write;
 
-/// Encodes `text` as a JSON string, with terminal controls and bidirectional marks escaped. Decoding the string
-/// restores the text exactly.
+/// Encodes `text` as a JSON string, with terminal controls and bidirectional marks escaped. A JSON parser restores the
+/// text exactly.
 pub fn json_string(text: &str) -> String {
     let mut json_string = String::with_capacity(text.len() + 2);
     json_string.push('"');
@@ -20,8 +21,8 @@ pub fn json_string(text: &str) -> String {
     json_string
 }
 
-/// Whether the character is a bidirectional control character. Such a character can reverse the order in which the text
-/// after it is displayed.
+/// Whether the character is a bidirectional control character. Such a character can reverse the order in which the
+/// following text is displayed.
 pub fn is_bidi_control(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

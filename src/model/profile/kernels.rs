@@ -9,7 +9,7 @@ pub(super) type Kernels = DenseIdMap<KernelName>;
 /// Name of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelName {
-    /// Name as the tracer reported it.
+    /// Name of the kernel as the tracer reported it.
     pub(super) symbol: StringId,
     /// Displayed name of the kernel, usually demangled; `None` until it has been set.
     pub(super) shown: Option<StringId>,

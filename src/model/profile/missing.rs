@@ -1,4 +1,4 @@
-//! Computes two things for exports: the amounts of a view's samples that lack a stack or a time, by reason, and the
+//! Computes two results for exports: the total of a view's samples without a stack or a time, for each reason, and the
 //! counts of losses.
 
 use super::sample::{Sample, Values, add_values};
@@ -10,8 +10,8 @@ const SHOWN: [Missing; 5] =
     [Missing::LaunchedBefore, Missing::DeviceGraph, Missing::NoStack, Missing::Untimed, Missing::Pending];
 
 impl Profile {
-    /// Returns each reason that applies to at least one sample of `view`, with the sum of these samples, in display
-    /// order. A sample that has neither a stack nor a time counts for both reasons.
+    /// Returns each reason that applies to at least one sample of `view`, with the sum of the samples to which it
+    /// applies, in display order. A sample that has neither a stack nor a time counts for both reasons.
     pub fn missing(&self, view: &View) -> impl Iterator<Item = (Missing, Values)> {
         let mut sums = SHOWN.map(|missing| (missing, Values::default()));
         for sample in self.samples(view) {

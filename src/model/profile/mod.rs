@@ -59,8 +59,7 @@ pub use dense_id_map::DenseIdMap;
 pub use index::Index;
 pub use tree::{NodeId, PrefixTree};
 
-/// Returns the sum of all `values`. The sum saturates instead of wrapping, because malformed records can contain any
-/// value.
+/// Returns the sum of `values`. The sum saturates instead of wrapping, because malformed records can contain any value.
 pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
@@ -105,7 +104,7 @@ pub struct ShownStackId(NodeId);
 pub struct Context {
     /// Thread that made the launches.
     pub thread: ThreadId,
-    /// Flags that state which defects the stack has.
+    /// Flags for the defects of the stack.
     pub flags: ContextFlags,
     /// Stack as it was captured.
     pub stack: StackId,
@@ -160,8 +159,8 @@ pub struct Profile {
     shown_index: Index,
     shown: PrefixTree,
     shown_contexts: IdMap<ContextId, ShownStackId>,
-    /// Number of frames that the stacks before and after a pause have in common. The key consists of the context of the
-    /// call before the pause and the context of the call after the pause.
+    /// Number of frames that the stacks before and after a pause have in common. The key is a pair: the context of the
+    /// call before the pause, and the context of the call after the pause.
     pauses: BTreeMap<(ContextId, ContextId), SharedFrames>,
     /// How many times frames, stacks and strings may have been renumbered.
     renumbered: u32,
@@ -240,9 +239,9 @@ impl Profile {
     }
 
     /// Adds a context as [`Profile::push`] does, but merges the context with an existing one that has the same stack,
-    /// flags and thread. With `any_thread`, contexts on different threads are merged as well. Otherwise, the profile of
-    /// a program that starts a thread per request would fill with copies of the same stacks. Returns the id that the
-    /// caller must use from now on: `id`, or the id of the existing context.
+    /// flags and thread. With `any_thread`, contexts on different threads are merged as well. If they were not merged,
+    /// the profile of a program that starts one thread per request would fill with copies of the same stacks. Returns
+    /// the id that the caller must use from now on: `id`, or the id of the existing context.
     pub fn merge_context(
         &mut self,
         id: ContextId,
@@ -289,8 +288,8 @@ impl Profile {
         stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
-    /// Adds the opening or closing of a window. Stores only the first opening and the last closing. Otherwise the list
-    /// would grow in a program that opens a window for every step.
+    /// Adds the opening or closing of a window. Only the first opening and the last closing of the run are stored,
+    /// because a list of all windows would grow in a program that opens one window per step.
     fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
         match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
             None => self.windows.push((edge, time)),
@@ -457,13 +456,13 @@ impl Profile {
     }
 
     /// Returns the samples of `view`. There is one sample for each combination of stack, leaf frames and GPU. If
-    /// streams were requested, they are part of the combination.
+    /// streams were requested, there is one sample for each combination of stack, leaf frames, GPU and stream.
     pub fn samples(&self, view: &View) -> &[Sample] {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the profile has samples of `view`. If `view` combines other views, the first of these views is not
-    /// checked, because every profile has samples of it.
+    /// Whether the profile has samples of `view`. If `view` combines several views, the first of these views is not
+    /// checked, because every profile has samples of the first one.
     pub fn has(&self, view: &View) -> bool {
         let mut others = view.parts.iter().skip(1);
         !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
@@ -482,14 +481,14 @@ impl Profile {
         (self.delays, self.copies) = (delays, copies);
     }
 
-    /// Returns the launch delays by kind of work and device. Empty unless the profile contains the final sums of a
-    /// process.
+    /// Returns the launch delays by kind of work and device. The returned list is empty unless the profile contains the
+    /// final sums of a process.
     pub fn delays(&self) -> &[WorkDelays] {
         &self.delays
     }
 
-    /// Returns the sums of copies by direction and kinds of memory. Empty unless the profile contains the final sums of
-    /// a process.
+    /// Returns the sums of copies by direction and kinds of memory. The returned list is empty unless the profile
+    /// contains the final sums of a process.
     pub fn copies(&self) -> &[(CopyPath, Weight)] {
         &self.copies
     }
@@ -499,8 +498,8 @@ impl Profile {
         self.spreads = spreads;
     }
 
-    /// Returns the sums of durations and of squared durations, by stack and kind of work. Empty if squared durations
-    /// were not summed.
+    /// Returns the sums of durations and of squared durations, by stack and kind of work. The returned list is empty if
+    /// squared durations were not summed.
     pub fn spreads(&self) -> &[DurationSpread] {
         &self.spreads
     }
@@ -554,7 +553,8 @@ impl Profile {
         self.step_series = series;
     }
 
-    /// Returns the durations and the GPU work of the steps. Empty if the profile describes a single window.
+    /// Returns the durations and the GPU work of the steps. The returned data are empty if the profile describes a
+    /// single window.
     pub fn step_series(&self) -> &StepSeries {
         &self.step_series
     }
@@ -642,7 +642,8 @@ impl Profile {
         &self.shown_frames[id.0 as usize]
     }
 
-    /// Sets the displayed name of a kernel. Has no effect if the row that defines the kernel's name was lost.
+    /// Sets the displayed name of a kernel. This function has no effect if the row that defines the kernel's name was
+    /// lost.
     pub fn set_shown_kernel(&mut self, kernel: NameId, text: StringId) {
         let Some(name) = self.kernels.get_mut(kernel) else { return };
         let before = name.shown.replace(text).unwrap_or(name.symbol);

@@ -3,7 +3,7 @@
 use super::Profile;
 use crate::record::{CodeId, CodeObject, map_bytes};
 
-/// A Python function, as it is stored in the profile. See [`CodeObject`] for the fields.
+/// A Python function, in the form in which the profile stores it. See [`CodeObject`] for the fields.
 #[derive(Clone, Debug)]
 pub(super) struct PythonCode {
     version: u16,
@@ -22,7 +22,7 @@ impl PythonCode {
 }
 
 impl Profile {
-    /// Adds a function. If a function with the same id exists already, the existing function stays.
+    /// Adds a function. If the profile already contains a function with the same id, that function stays.
     pub(super) fn add_code(&mut self, code: &CodeObject<'_>) {
         self.codes.entry(code.id).or_insert_with(|| PythonCode {
             version: code.version,

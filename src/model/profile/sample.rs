@@ -13,7 +13,7 @@ use crate::record::{
 pub const MAX_SAMPLE_VALUES: usize = 4;
 
 /// Amounts of a sample, one for each entry in the [`values`](super::View::values) of the sample's view. The first
-/// amount determines the width at which the sample is drawn. If the view counts occurrences, the second amount is the
+/// amount determines the width at which the sample is drawn. In views that count occurrences, the second amount is the
 /// number of occurrences.
 pub type Values = [u64; MAX_SAMPLE_VALUES];
 
@@ -30,7 +30,7 @@ pub struct Sample {
     pub device: Option<DeviceId>,
     /// Stream for which the amounts were measured. `None` if no GPU was involved, or if streams were not requested.
     pub stream: Option<(GpuContextId, StreamId)>,
-    /// Amounts, in the order of the view's values.
+    /// Amounts of the sample, in the order of the view's values.
     pub values: Values,
 }
 
@@ -88,7 +88,7 @@ impl RootMark {
 pub enum SampleSite {
     /// The stack of a context.
     Context(ContextId),
-    /// The stack is missing. A label at the root of the flame graph shows the reason.
+    /// The sample's stack is unknown. A label at the root of the flame graph shows the reason.
     Missing(Missing),
     /// A graph node. A graph node has two stacks: one that launched the graph, and one that created the node.
     Node {
@@ -107,8 +107,8 @@ pub enum SampleSite {
         /// Context (stack and API call) of the call after the pause.
         before: ContextId,
     },
-    /// The sample has no stack. Used for idle time that was not ended by a launch, and for memory traffic that the
-    /// driver caused.
+    /// The sample has no stack. Such samples are idle time that no launch ended, and memory traffic that the driver
+    /// caused.
     NoStack,
 }
 
@@ -124,14 +124,14 @@ impl SampleSite {
     }
 }
 
-/// Frames that are added below the leaf of a sample's stack (*leaf frames*), outermost first. There may be no such
-/// frame, one frame for the GPU work that was launched, or several frames.
+/// Frames that are added below the leaf of a sample's stack (*leaf frames*), outermost first. A sample has no leaf
+/// frame, one leaf frame for the GPU work that was launched, or several leaf frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf([Option<LeafFrame>; Self::MAX_FRAMES]);
 
 impl Leaf {
-    /// Maximum number of leaf frames. The longest case is a kernel, a location in the kernel, and the reason for a
-    /// stall at that location.
+    /// Maximum number of leaf frames. The longest list of leaf frames is a kernel, a location in the kernel, and the
+    /// reason for a stall at that location.
     pub const MAX_FRAMES: usize = 3;
     /// No leaf frames.
     pub const NONE: Self = Self([None; Self::MAX_FRAMES]);
@@ -170,7 +170,7 @@ impl Leaf {
 pub enum LeafFrame {
     /// A kernel, copy, fill or graph.
     Work(Work),
-    /// The launch, the stack or the time is missing for this reason.
+    /// The launch, the stack or the time is unknown for this reason.
     Missing(Missing),
     /// GPU work that was counted but not recorded.
     Lost(Loss),
@@ -188,6 +188,6 @@ pub enum LeafFrame {
     OnCpu,
     /// Time in which the thread waited off-CPU.
     OffCpu,
-    /// Any other frame, by its kind and name.
+    /// A frame of any other kind, with its kind and name.
     Named(ShownFrameKind, StringId),
 }

@@ -1,5 +1,4 @@
-//! Stores the durations and the GPU work of a run's steps. The memory for them is bounded, even if the run has any
-//! number of steps.
+//! Stores the durations and the GPU work of a run's steps. The memory for the steps is bounded for any number of steps.
 
 use super::LaunchCoverage;
 use crate::record::Nanos;
@@ -19,7 +18,7 @@ pub struct StepSeries {
 
 impl StepSeries {
     /// Returns the `percent`th percentile of the durations of one kind of steps, by nearest rank, in ns. The result is
-    /// exact if each group has one step. Otherwise it is as exact as [`Histogram::percentile`].
+    /// exact if each group has one step. Otherwise the result has the error of [`Histogram::percentile`].
     pub fn percentile(&self, kind: usize, percent: u8) -> u64 {
         let is_of_kind = |group: &&StepGroup| group.kind.map(usize::from) == Some(kind) && group.nanos() > 0;
         let mut durations: Vec<u64> = self.groups.iter().filter(is_of_kind).map(StepGroup::nanos).collect();
@@ -57,8 +56,8 @@ pub struct StepGroup {
     pub end: Nanos,
     /// Number of steps in this group.
     pub steps: u64,
-    /// Index in [`StepSeries::kinds`] of the kind of all steps in the group. `None` if the group has steps of several
-    /// kinds.
+    /// Index in [`StepSeries::kinds`] of the kind of all steps in the group. The index is `None` if the group has steps
+    /// of several kinds.
     pub kind: Option<u8>,
     /// Total duration in ns of all GPU work except communication that began during the steps. Time during which several
     /// activities overlap counts several times.
@@ -91,7 +90,7 @@ pub struct StepKind {
     pub max: u64,
     /// Sequence number of the longest step in the process. The first step of the process has the number 1.
     pub longest: u64,
-    /// Distribution of the durations in ns.
+    /// Distribution of the steps' durations in ns.
     pub durations: Histogram,
 }
 

@@ -23,7 +23,7 @@ impl StringId {
 #[derive(Clone, Debug, Default)]
 pub struct StringTable {
     text: String,
-    /// End offset in `text` of each string. The next string starts where a string ends.
+    /// For each string, its end offset in `text`. Each string starts at the end of the previous string.
     ends: Vec<usize>,
     index: Index,
 }
@@ -69,7 +69,8 @@ impl StringTable {
     }
 }
 
-/// Returns the number of bytes that a string takes in the table: its text, its end offset, and a bucket of the index.
+/// Returns the number of bytes that a string takes in the table: for its text, its end offset, and a bucket of the
+/// index.
 pub(super) fn bytes(text: &str) -> usize {
     text.len() + size_of::<usize>() + 6
 }

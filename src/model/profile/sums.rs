@@ -28,7 +28,7 @@ pub struct DurationSpread {
     pub squares: u128,
 }
 
-/// Number, total duration and total bytes of activities.
+/// Number, total duration and total number of bytes of activities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
     /// Number of activities (or launches).
@@ -39,8 +39,8 @@ pub struct Weight {
     pub bytes: u64,
 }
 
-/// Counts of API calls and tracer records that show dependencies between the host and streams. All counts are 0 if
-/// dependencies were not requested.
+/// Counts of API calls and tracer records that show dependencies between the host and streams. All counts are 0 if the
+/// user did not request dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
     /// Number of calls that recorded a CUDA event on a stream.
@@ -73,8 +73,9 @@ impl Dependencies {
 /// Longest duration of an activity in ns that is still plausible.
 pub const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
 
-/// Numbers of launches and activities with certain properties, which the checks of a run report. The launches and
-/// activities are counted while activities are matched to launches, because the stored sums do not contain single rows.
+/// Numbers of launches and activities with certain properties, for the list of checks that is printed for a run. The
+/// launches and activities are counted while activities are matched to launches, because later only sums are stored,
+/// and no single rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowFacts {
     /// Number of windows that were opened and closed.
@@ -101,7 +102,8 @@ pub struct RowFacts {
     pub queued_graphs: u64,
     /// Whether recording probably ended before the GPU ran the work of the `pending_at_end` launches. To decide this,
     /// the longest time from any launch to the end of its work is added to the time of the first `pending_at_end`
-    /// launch. If the result is not before the end of the last call or activity, recording ended too early.
+    /// launch. If the resulting time is not before the end of the last call or activity, recording probably ended too
+    /// early.
     pub ends_before_gpu: bool,
 }
 
@@ -112,7 +114,7 @@ pub struct WorkStats {
     pub work: Work,
     /// Device that ran the work.
     pub device: DeviceId,
-    /// Number, total duration and bytes of the work on that device.
+    /// Number, total duration and total number of bytes of the work on that device.
     pub weight: Weight,
     /// Shortest duration, in nanoseconds.
     pub min: u64,
@@ -130,8 +132,8 @@ pub struct DeviceUse {
     pub device: DeviceId,
     /// Number of activities with usable start and end times.
     pub count: u64,
-    /// Total duration of the activities in nanoseconds. If activities overlap, this is more than the time during which
-    /// the device was busy.
+    /// Total duration of the activities in nanoseconds. If activities overlap, their total duration is longer than the
+    /// time during which the device was busy.
     pub nanos: u64,
 }
 
@@ -141,13 +143,13 @@ pub struct DeviceUse {
 pub struct StreamUse {
     /// Device to which the stream belongs.
     pub device: DeviceId,
-    /// GPU context and id of the stream. Only the first few thousand streams have an entry each. `None` marks the entry
-    /// for all other streams together.
+    /// GPU context and id of the stream. Only the first few thousand streams have separate entries. `None` marks the
+    /// entry for all other streams together.
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Number of activities with usable start and end times.
     pub count: u64,
-    /// Time in nanoseconds during which at least one activity ran on the stream. In the entry for all other streams
-    /// together, the total duration of the activities on these streams.
+    /// Time in nanoseconds during which at least one activity ran on the stream. The entry for all other streams
+    /// together contains the total duration of the activities on these streams instead.
     pub nanos: u64,
 }
 
@@ -160,8 +162,8 @@ pub struct LaunchDelays {
     pub sum: u64,
     /// Maximum delay, in nanoseconds.
     pub max: u64,
-    /// Number of activities that began before the call that launched them. Any such activity shows that the CPU's or
-    /// the GPU's clock is wrong.
+    /// Number of activities that began before the call that launched them. If there is any such activity, the clock of
+    /// the CPU or of the GPU is wrong.
     pub started_before_call: u64,
 }
 
@@ -215,7 +217,7 @@ pub struct CopyPath {
 pub struct StepTotals {
     /// Number of steps.
     pub count: u64,
-    /// Smallest sequence number of a step. 1 means that the run includes the first step of the process.
+    /// Smallest sequence number of a step. The number 1 means that the run includes the first step of the process.
     pub first_number: u64,
     /// Time at which the first step of the run began.
     pub first: Nanos,
@@ -258,7 +260,7 @@ pub enum SteadyRule {
     /// The steady part begins with the first step of the program. The steady part ends when the work of the last launch
     /// in a step has ended.
     Steps,
-    /// The steady part is the longest loop that launches the same stacks in each iteration.
+    /// The steady part is the longest loop that launches GPU work from the same stacks in each iteration.
     Repeated,
 }
 
@@ -294,20 +296,20 @@ pub struct DeviceTime {
     /// Device to which the times belong.
     pub device: DeviceId,
     /// Nanoseconds during which a window was open, plus nanoseconds during which recorded work ran after the window
-    /// closed. In a trace of another tool without windows, this is the time from the start of the first activity to the
-    /// end of the last activity.
+    /// closed. For a trace of another tool without windows, `window` is the time from the start of the first activity
+    /// to the end of the last activity.
     pub window: u64,
     /// Nanoseconds during which at least one activity ran on the device.
     pub busy: u64,
     /// Nanoseconds of `window` during which no activity ran.
     pub idle: u64,
-    /// Total nanoseconds of activities that arrived too late to be added to `busy`. During up to this much of `idle`,
-    /// the device may in fact have been busy.
+    /// Total duration in nanoseconds of activities that arrived too late to be added to `busy`. The device was in fact
+    /// busy during at most this part of `idle`.
     pub late: u64,
     /// Number of activities that arrived too late to be added to `busy`.
     pub late_count: u64,
     /// Maximum time in nanoseconds by which an activity seems to have started before the call that launched it. The
-    /// device's clock is slow by at least this time, compared with the host's clock.
+    /// device's clock is behind the host's clock by at least this time.
     pub early: u64,
     /// Number of activities that started before the call that launched them.
     pub early_count: u64,

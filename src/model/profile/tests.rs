@@ -66,7 +66,8 @@ fn a_context_costs_far_less_than_its_frames() {
     let mut profile = Profile::default();
     let mut stack: Vec<_> = (0..30).map(|i| frame(0x1000 + i)).collect();
     for id in 0..100_000_u32 {
-        // The test's stacks have 10,000 distinct call sites. Each call site occurs with ten different callers.
+        // The test's stacks have 10,000 distinct call sites. Each call site occurs in stacks with ten different
+        // callers.
         stack[0] = frame(0x100_0000 + u64::from(id % 10_000));
         stack[1] = frame(0x200_0000 + u64::from(id / 10_000));
         context(&mut profile, id + 2, &stack);

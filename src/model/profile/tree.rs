@@ -1,10 +1,10 @@
 //! A prefix tree: stores chains of 32-bit symbols. Chains that begin with the same symbols share the storage for these
 //! symbols.
 //!
-//! Prefix trees are used for captured stacks, displayed stacks, and flame graphs. Each node contains a run of
-//! consecutive symbols. No chain ends or branches off between two symbols of a node. So a chain that shares few symbols
-//! with other chains costs 4 bytes per symbol, plus about 40 bytes for its node. If each node had one symbol, a chain
-//! would cost 13 to 19 bytes per symbol.
+//! gpuflame stores captured stacks, displayed stacks and flame graphs in prefix trees. Each node contains a sequence of
+//! symbols. No chain ends or branches off between two symbols of a node. So a chain that shares few symbols with other
+//! chains takes 4 bytes per symbol, plus about 40 bytes for its node. If each node had only one symbol, a chain would
+//! take 13 to 19 bytes per symbol.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -30,7 +30,7 @@ impl NodeId {
 #[derive(Clone, Copy, Debug)]
 struct TreeNode {
     parent: NodeId,
-    /// Position of the node's first symbol in `symbols`. The node has `len` symbols, at least 1.
+    /// Position of the node's first symbol in `symbols`. The node has `len` symbols, and `len` is at least 1.
     first: u32,
     len: u32,
 }
@@ -63,8 +63,8 @@ impl PrefixTree {
     /// Returns the node for a chain that consists of the chain of `from`, followed by `symbols`. Creates nodes that do
     /// not exist yet.
     pub fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        // `Peekable` is not used. Moving a `Peekable` would have to wait for preceding stores, which costs 0.1 us per
-        // chain when nodes are created.
+        // `Peekable` is not used, because a move of a `Peekable` would have to wait for preceding stores. This would
+        // take 0.1 us per chain when nodes are created.
         let mut symbols = symbols.into_iter();
         let (mut at, mut next) = (from, symbols.next());
         while let Some(first) = next {
@@ -113,7 +113,7 @@ impl PrefixTree {
         self.symbols.len()
     }
 
-    /// Drops the index, which only the creation of nodes needs. No more chains can be added to the returned tree.
+    /// Drops the index, which only the creation of nodes needs. No chain can be added to the returned tree.
     pub fn without_index(self) -> Self {
         Self { index: Index::default(), ..self }
     }

@@ -18,22 +18,23 @@ pub struct Activity {
     pub stream: StreamId,
     /// Hardware channel on which the activity ran. `None` if the tracer does not report the channel.
     pub channel: Option<u32>,
-    /// Time at which the activity began. 0 if CUPTI did not collect it.
+    /// Time at which the activity began, or 0 if CUPTI did not collect this time.
     pub start: Nanos,
-    /// Time at which the activity ended. 0 if CUPTI did not collect it, or if the activity was still running when the
-    /// trace ended.
+    /// Time at which the activity ended. The value is 0 if CUPTI did not collect this time, or if the activity was
+    /// still running when the trace ended.
     pub end: Nanos,
-    /// Executable graph to which the activity belongs. 0 if it belongs to no graph.
+    /// Executable graph to which the activity belongs, or 0 if the activity belongs to no graph.
     pub graph: GraphId,
-    /// Graph node that the activity ran. 0 if it belongs to no graph node.
+    /// Graph node that the activity ran, or 0 if the activity belongs to no graph node.
     pub graph_node: GraphNodeId,
-    /// Graph node from which `graph_node` was instantiated or last updated. 0 if the tracer does not report this node.
+    /// Graph node from which `graph_node` was instantiated or last updated, or 0 if the tracer does not report this
+    /// node.
     pub source_node: GraphNodeId,
     /// Whether code on the GPU launched the activity. No API call of the host launched such an activity.
     pub device_launched: bool,
-    /// Stack that created the activity's graph node, or the reason why it is unknown. `None` if the activity does not
-    /// belong to a graph, or if the creating stack was not looked up yet. Recordings do not contain this field. Readers
-    /// derive it from the rows about graphs that come before the activity.
+    /// Stack that created the activity's graph node, or the reason why this stack is unknown. `None` if the activity
+    /// does not belong to a graph, or if the creating stack was not looked up yet. Recordings do not contain this
+    /// field. Readers of a recording derive the stack from the rows about graphs that come before the activity.
     pub created: Option<Created>,
     /// Kind of work (a kernel, copy, fill or graph), with the fields that only this kind has.
     pub detail: Detail,
@@ -55,7 +56,7 @@ impl Activity {
         }
     }
 
-    /// Returns the number of bytes copied or filled. 0 for kernels and graphs.
+    /// Returns the number of bytes that were copied or filled, or 0 for kernels and graphs.
     pub fn bytes(&self) -> u64 {
         match self.detail {
             Detail::Kernel(_) | Detail::Graph => 0,
@@ -83,7 +84,7 @@ pub enum Work {
 pub enum Created {
     /// The node was created in this context.
     Context(ContextId),
-    /// The node was created before recording began, or is a copy of a node that was created before.
+    /// The node was created before recording began, or is a copy of such a node.
     BeforeRecording,
     /// The context is unknown, because the tracer did not report the creation of the node, or because gpuflame could
     /// not store it.
@@ -119,7 +120,7 @@ pub enum Detail {
     Copy(CopyDetail),
     /// Memory was filled.
     Set(SetDetail),
-    /// A whole graph ran. If a whole graph ran, there are no activities for the nodes of the graph.
+    /// A whole graph ran. For a graph that is reported as a whole, there are no activities for the single nodes.
     Graph,
 }
 
@@ -155,8 +156,8 @@ pub struct CopyDetail {
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
-    /// Number of copies that the activity represents. The number is greater than 1 if the driver combined a batch of
-    /// copies.
+    /// Number of copies that the activity represents. The driver may combine a batch of copies into one activity; this
+    /// number is then greater than 1.
     pub copies: u32,
 }
 
@@ -181,7 +182,7 @@ kinds! {
         HTOD = 1, "HtoD";
         /// Device to host.
         DTOH = 2, "DtoH";
-        /// Host to an array.
+        /// Copy from the host to an array.
         HTOA = 3, "HtoA";
         /// Array to host.
         ATOH = 4, "AtoH";

@@ -35,8 +35,8 @@ pub(super) fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
     }
 }
 
-/// Decodes an activity. Returns `Ok(None)` if the payload is too short. The error is the reason why a payload of
-/// sufficient length is invalid.
+/// Decodes an activity. Returns `Ok(None)` if the payload is too short. Returns an error with the reason if the payload
+/// is long enough but invalid.
 pub(super) fn decode_activity(fields: &mut Fields<'_>) -> Result<Option<Activity>, &'static str> {
     let Some(mut activity) = decode_activity_head(fields) else { return Ok(None) };
     let Some(kind) = fields.u8() else { return Ok(None) };

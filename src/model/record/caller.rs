@@ -19,7 +19,7 @@ impl Caller {
     pub const LAUNCHED_BEFORE: Self = Self(MAX_WORD);
     /// The work belongs to a graph that the GPU itself launched.
     pub const DEVICE_GRAPH: Self = Self(MAX_WORD - 1);
-    /// The node was created before recording began, or is a copy of a node that was created before.
+    /// The node was created before recording began, or is a copy of such a node.
     pub const CREATED_BEFORE: Self = Self(MAX_WORD - 2);
     /// The context that created the node is unknown.
     pub const CREATOR_UNKNOWN: Self = Self(MAX_WORD - 3);
@@ -67,8 +67,8 @@ impl Caller {
 const MAX_WORD: u32 = (1 << 31) - 1;
 
 impl From<ContextId> for Caller {
-    /// Packs the context of a launch. The context may be [`ContextId::NONE`] or [`ContextId::OUTSIDE`]. No program has
-    /// so many contexts that an id has the same value as a packed reason, so only a damaged file contains such an id.
+    /// Packs the context of a launch. The context may be [`ContextId::NONE`] or [`ContextId::OUTSIDE`]. Context ids
+    /// never become as high as the packed reasons in a real program, so only a damaged file contains such an id.
     fn from(context: ContextId) -> Self {
         if context.0 < Self::CREATOR_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
     }

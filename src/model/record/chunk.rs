@@ -12,7 +12,8 @@ use super::{Frame, FrameFunction, Row};
 /// in it.
 const HEADER_BYTES: usize = 5 + 4;
 
-/// A buffer of rows that are written with a single write. The buffer begins with space for the header of the chunk.
+/// A buffer of rows that are written with a single write. The first bytes of the buffer are reserved for the header of
+/// the chunk.
 #[derive(Debug)]
 pub struct Chunk(Vec<u8>);
 
@@ -28,8 +29,8 @@ impl Chunk {
         header(RecordingState::default())
     }
 
-    /// Returns the file header for `state`. The new header can be written even if the disk is full, because it
-    /// overwrites the existing header.
+    /// Returns the file header for `state`. The returned header overwrites the file's existing header, so it can be
+    /// written even if the disk is full.
     pub fn header(state: RecordingState) -> [u8; 16] {
         header(state)
     }
@@ -60,8 +61,8 @@ impl Chunk {
         append(&mut self.0, |_| tag::MEMORY_EXHAUSTED);
     }
 
-    /// Adds a row with a function of a native frame. `path` is the id of the source file's path, or 0 if there is none.
-    /// `function` contains the path itself only if no earlier row contains this path.
+    /// Adds a row with a function of a native frame. `path` is the id of the source file's path, or 0 if the path is
+    /// unknown. `function` contains the path itself only if no earlier row contains this path.
     pub fn function(&mut self, frame: Frame, function: &FrameFunction<'_>, path: u32) {
         append(&mut self.0, |out| put_function(out, frame, function, path));
     }

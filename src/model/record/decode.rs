@@ -13,15 +13,15 @@ use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Maximum length of a row in bytes. If a row has a greater length, the recording is damaged.
+/// Maximum length of a row in bytes. A recording with a longer row is damaged.
 const MAX_ROW_BYTES: u32 = 64 << 20;
 const HEADER_BYTES: u64 = 16;
 
 /// Reads the rows of a recording.
 ///
-/// If a row is complete but invalid, [`Reader::next_row`] returns an error, and the next call returns the row after it.
-/// If a row is truncated, the recording ends there: `next_row` returns one error for it, and then `None`. Invalid and
-/// truncated chunks are handled in the same way.
+/// If a row is complete but invalid, [`Reader::next_row`] returns an error, and the next call returns the row after the
+/// invalid row. A truncated row ends the recording: `next_row` returns one error for this row, and then `None`. Invalid
+/// and truncated chunks are handled in the same way.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     input: R,
@@ -149,7 +149,8 @@ impl<R: BufRead> Reader<R> {
         self.position
     }
 
-    /// Whether the last row that was read is the end row. The writer appends it when the recording is complete.
+    /// Whether the last row that was read is the end row. The writer appends the end row when the recording is
+    /// complete.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -159,8 +160,8 @@ impl<R: BufRead> Reader<R> {
         self.is_memory_exhausted
     }
 
-    /// Returns the state from the header. The flags about a process that died are meaningful only if the recording has
-    /// no end row.
+    /// Returns the state that is stored in the file header. The flags about a process that died are meaningful only if
+    /// the recording has no end row.
     pub fn state(&self) -> RecordingState {
         self.state
     }
@@ -170,7 +171,7 @@ impl<R: BufRead> Reader<R> {
         self.skipped
     }
 
-    /// Returns the last checkpoint mark that was read. `None` if none was read so far.
+    /// Returns the last checkpoint mark that was read. Returns `None` if no mark was read so far.
     pub fn mark(&self) -> Option<&CheckpointMark> {
         self.mark.as_ref()
     }
@@ -221,7 +222,7 @@ impl<R: BufRead> Reader<R> {
         match self.unpacker.next() {
             Ok(Packed::Launch(launch)) => Ok(Row::Launch(launch)),
             Ok(Packed::Activity(activity)) => Ok(Row::Activity(activity)),
-            // If the pack is truncated, only its last row is incomplete.
+            // In a truncated pack, only the last row is incomplete.
             Err(what) => {
                 let cut = self.cut.take_if(|_| !self.unpacker.has_next());
                 Err(cut.unwrap_or_else(|| invalid_row(record, at, what)))
@@ -278,7 +279,7 @@ impl<R: BufRead> Reader<R> {
         if self.ended {
             return Ok(None);
         }
-        // If a step below fails, the position of the next row is unknown, so no more rows can be read.
+        // If one of the following reads fails, the position of the next row is unknown, so no more rows can be read.
         self.ended = true;
         self.records += 1;
         let head = self.fill(5)?;
@@ -386,8 +387,8 @@ fn loss_of(number: u8) -> Option<Loss> {
     Loss::ALL.into_iter().find(|&loss| loss as u8 == number)
 }
 
-/// Decodes the row in `payload`. If the row is invalid, the error is the reason. Ignores additional bytes at the end,
-/// because a later version may have added fields.
+/// Decodes the row in `payload`. Returns an error with the reason if the row is invalid. Additional bytes at the end of
+/// the row are ignored, because a later version of gpuflame may have added fields.
 fn decode_row<'a>(
     tag: u8,
     payload: &'a [u8],
@@ -631,8 +632,8 @@ fn decode_unified(fields: &mut Fields<'_>) -> Option<Unified> {
     })
 }
 
-/// Converts bytes from a recording, which was made on Linux, to a path. On other systems, bytes that are not UTF-8 are
-/// replaced.
+/// Converts bytes from a recording, which was made on Linux, to a path. On systems other than Unix, bytes that are not
+/// UTF-8 are replaced.
 fn path_of_bytes(bytes: &[u8]) -> PathBuf {
     #[cfg(unix)]
     return <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).into();

@@ -4,8 +4,8 @@
 //! An API call records a CUDA event on a stream, or makes a stream wait for a CUDA event. Each such call has an
 //! [`EventCall`] row with the time of the call and the handles of the stream and the event. For the same operation, the
 //! tracer reports an [`EventRecord`] or [`SyncRecord`] with the same correlation id. The tracer identifies the event by
-//! an id, because the handle of a destroyed event may be reused for a new event. If the stream was being captured, the
-//! call only added a node to a graph. The call then has an [`EventCall`] row, but the tracer reports no record.
+//! an id, because the handle of a destroyed event may be reused for a new event. A call on a stream that is being
+//! captured only adds a node to a graph. Such a call has an [`EventCall`] row, but the tracer reports no record.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, Nanos, StreamId, SyncId,
@@ -24,7 +24,7 @@ pub struct EventRecord {
     pub stream: StreamId,
     /// CUPTI's id of the event that was recorded.
     pub event: EventId,
-    /// Id of this recording of the CUDA event. Waits refer to the id. `None` if the tracer does not report the id
+    /// Id of this recording of the CUDA event, to which waits refer. The id is `None` if the tracer does not report it
     /// (CUPTI before 12.8).
     pub sync: Option<SyncId>,
 }
@@ -32,11 +32,11 @@ pub struct EventRecord {
 /// CUPTI's record of a call in which the host waited, or which made a stream wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncRecord {
-    /// Kind of wait, which states whether the host or a stream waits, and for what kind of object.
+    /// Kind of wait: whether the host or a stream waits, and for which kind of object.
     pub kind: SyncKind,
-    /// Time at which the call began. 0 if CUPTI did not collect it.
+    /// Time at which the call began, or 0 if CUPTI did not collect this time.
     pub start: Nanos,
-    /// Time at which the call ended. 0 if CUPTI did not collect it.
+    /// Time at which the call ended, or 0 if CUPTI did not collect this time.
     pub end: Nanos,
     /// Correlation id of the API call in which the host waited, or that made a stream wait.
     pub correlation: CorrelationId,
@@ -50,15 +50,15 @@ pub struct SyncRecord {
     /// Id of the recording of the event for which the host or stream waited ([`EventRecord::sync`]). `None` if the
     /// tracer does not report this id.
     pub sync: Option<SyncId>,
-    /// Return code of the call. 0 means that the work for which the call waited is done.
+    /// Return code of the call. The code 0 means that the work for which the call waited is done.
     pub result: u32,
 }
 
 kinds! {
-    /// Kind of wait. The values are gpuflame's own, and may differ from the values that CUPTI uses. Later versions may
-    /// write values that are not listed here.
+    /// Kind of wait. gpuflame defines these values; CUPTI may use other values. Later versions may write values that
+    /// are not listed here.
     SyncKind(u32) {
-        /// Any other kind of wait.
+        /// A kind of wait that is not listed here.
         OTHER = 0, "other";
         /// The host waits for an event.
         EVENT = 1, "event";
@@ -112,7 +112,7 @@ pub struct GraphEdge {
     /// CUDA graph that owns both nodes.
     pub graph: GraphId,
     /// Node that must end before `to` begins. `None` if `to` waits for a node or object that is not recorded. If `from`
-    /// is `None`, the other dependencies of `to` do not explain when `to` begins.
+    /// is `None`, the recorded dependencies of `to` alone do not determine when `to` begins.
     pub from: Option<GraphNodeId>,
     /// Node that waits for `from`.
     pub to: GraphNodeId,
@@ -133,7 +133,7 @@ pub struct LaunchAttributes {
 pub struct HostNode {
     /// Correlation id of the call that launched the graph.
     pub correlation: CorrelationId,
-    /// GPU to which the stream belongs that waits for the function.
+    /// GPU of the stream that waits for the function.
     pub device: DeviceId,
     /// GPU context to which the waiting stream belongs.
     pub context: GpuContextId,

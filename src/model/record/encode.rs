@@ -85,8 +85,8 @@
 //!
 //! All numbers in the file are little-endian. Fields in the file are not aligned.
 //!
-//! A process that does not record single rows writes a table of sums instead. The process writes the table repeatedly,
-//! and each time appends only the entries that changed. Readers ignore entries after the last `mark` row, because these
+//! A process that does not record single rows writes a table of sums instead. The table is written repeatedly; each
+//! time, only the entries that changed are appended. Readers ignore entries after the last `mark` row, because these
 //! entries may be incomplete. A mark also contains the number `open` of launches that had no activity yet, and the time
 //! `interval_ms` until the next mark was due.
 //!
@@ -134,10 +134,10 @@
 //! ```
 //!
 //! A pack is a row that contains launches and activities in compact form. Times and ids in a pack are stored as
-//! differences from the previous row of the same kind in the pack. In the first row of a kind, they are differences
-//! from 0. All fields of an activity except its id and times form its *shape*. Shapes are numbered in the order in
-//! which they appear in the file. The field `stored` is the number of shapes in earlier packs. When the number of a new
-//! shape is a multiple of 1024 (0, 1024, 2048, ...), all earlier shapes are forgotten.
+//! differences from the previous row of the same kind in the pack. In the first row of a kind, times and ids are stored
+//! as differences from 0. All fields of an activity except its id and times form its *shape*. Shapes are numbered in
+//! the order in which they appear in the file. The field `stored` is the number of shapes in earlier packs. When the
+//! number of a new shape is a multiple of 1024 (0, 1024, 2048, ...), all earlier shapes are forgotten.
 //!
 //! ```text
 //! entry      := head:u8 fields        the lowest two bits of the head tell the kind
@@ -216,8 +216,9 @@ pub(super) mod tag {
     pub(crate) const LAUNCH_ATTRIBUTES: u8 = 47;
 }
 
-/// Writes rows to a recording. Launches and activities are collected in a pack. The pack is written when it is full,
-/// before a row of another kind, and on a flush. Rows of other kinds are written to the output `W` immediately.
+/// Writes rows to a recording. Launches and activities are collected in a pack. The pack is written in three cases:
+/// when it is full, before a row of another kind is written, and on a flush. Rows of other kinds are written to the
+/// output `W` immediately.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -316,7 +317,7 @@ impl<W: Write> Writer<W> {
         Ok(self.out.flush()?)
     }
 
-    /// Writes the end row, flushes the output `W`, and returns it.
+    /// Writes the end row, flushes the output `W`, and returns the output.
     ///
     /// # Errors
     /// Returns any error from writing to the output.

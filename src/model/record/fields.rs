@@ -1,4 +1,4 @@
-//! Decodes the fields of rows. The functions in `payload` encode the same fields.
+//! Decodes the fields of rows. The functions in module `payload` encode the same fields.
 
 /// The remaining bytes of a row's payload. Each decoder returns `None` if too few bytes remain.
 pub struct Fields<'a>(pub &'a [u8]);
@@ -66,7 +66,7 @@ impl<'a> Fields<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
-            // Of the tenth byte, only one bit fits into a 64-bit number.
+            // The first nine bytes contain 63 bits, so only one bit of the tenth byte fits into a 64-bit number.
             if bits << shift >> shift != bits {
                 return None;
             }

@@ -11,8 +11,8 @@
 //! +--------+----------------+----------------------------------------+
 //! ```
 //!
-//! The address field is large enough. With Linux's default address layout, user-space addresses fit into 47 bits on
-//! x86-64 and into 48 bits on aarch64.
+//! The address field is large enough, because user-space addresses fit into 47 bits on x86-64 and into 48 bits on
+//! aarch64 (with Linux's default address layout).
 
 use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
 
@@ -26,14 +26,14 @@ pub struct Frame(pub u64);
 pub enum FrameKind {
     /// Native machine code.
     Native {
-        /// Address for which a function is looked up. The address is one byte before a return address (inside the call
-        /// instruction), or the exact address at which a thread was interrupted.
+        /// Address for which a function is looked up. For a caller, the address is one byte before the return address
+        /// (inside the call instruction). For an interrupted thread, it is the exact address of the interruption.
         address: u64,
-        /// Epoch of the module. The epoch distinguishes the modules that were mapped at this address at different
+        /// Epoch of the module. The epoch distinguishes modules that were mapped at the same address at different
         /// times.
         epoch: ModuleEpoch,
     },
-    /// A text that is stored in the table of labels.
+    /// A frame that shows a text from the table of labels.
     Label(LabelId),
     /// An NVTX range, or a range of gpuflame's API, that was open when the stack was captured.
     Range(RangeId),

@@ -22,8 +22,9 @@ impl CorrelationId {
 pub struct ContextId(pub u32);
 
 impl ContextId {
-    /// The launch was seen, but its stack was not recorded, because it was made inside gpuflame or because memory was
-    /// exhausted. [`Caller`](super::Caller) lists the other reasons why the context of a launch is unknown.
+    /// Represents launches that were observed, but whose stack was not recorded, because the launch was made inside
+    /// gpuflame or because memory was exhausted. [`Caller`](super::Caller) lists the other reasons why the context of a
+    /// launch is unknown.
     pub const NONE: Self = Self(0);
     /// Represents all launches that were made while no window was open. Such launches are counted, but no output
     /// contains them. gpuflame's own capture writes no launch rows for them (see
@@ -32,7 +33,7 @@ impl ContextId {
     /// Lowest id that a context row can have.
     pub const FIRST: Self = Self(2);
     /// Represents all stacks that were merged because memory was short and whose API function is unknown. Each higher
-    /// id represents the merged stacks of one API function. No context row defines this id or the higher ids.
+    /// id represents the merged stacks that called one API function. No context row defines this id or a higher id.
     pub const OTHERS: Self = Self(0x7f00_0000);
 
     /// Whether the id represents merged stacks.
@@ -55,7 +56,7 @@ impl NameId {
 pub struct LabelId(pub u32);
 
 impl LabelId {
-    /// Label for an API call with an unknown name, because only the effect of the call was seen.
+    /// Label for an API call whose name is unknown, because only the effect of the call was observed.
     pub const OTHER_CALL: Self = Self(u32::MAX);
     /// Label for stacks that were merged because memory was short.
     pub const OTHER_STACKS: Self = Self(u32::MAX - 1);
@@ -91,8 +92,8 @@ impl ModuleEpoch {
     /// Highest epoch that a mapped module can have. Frames store the epoch in 12 bits, and the two higher values have a
     /// special meaning.
     pub const LAST: Self = Self(0xffd);
-    /// Represents code outside all modules that the loader knows: generated code, or code that the program itself
-    /// mapped.
+    /// Represents code outside all modules that the dynamic loader has loaded: generated code, or code that the program
+    /// itself mapped.
     pub const OUTSIDE: Self = Self(0xffe);
     /// Represents code whose module is unknown, because too many modules were mapped at its address.
     pub const UNKNOWN: Self = Self(0xfff);
@@ -119,15 +120,15 @@ pub struct GpuContextId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StreamId(pub u32);
 
-/// Id of the graph to which an activity belongs. 0 if it belongs to no graph.
+/// Id of the graph to which an activity belongs, or 0 if the activity belongs to no graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphId(pub u32);
 
-/// Id of the graph node that an activity runs. 0 if it belongs to no graph.
+/// Id of the graph node that an activity runs, or 0 if the activity belongs to no graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphNodeId(pub u64);
 
-/// CUPTI's id of a CUDA event. An event's handle does not identify the event, because handles are reused.
+/// CUPTI's id of a CUDA event. The handle of a CUDA event does not identify the event, because handles are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EventId(pub u32);
 
@@ -136,8 +137,8 @@ pub struct EventId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SyncId(pub u64);
 
-/// Point in time in nanoseconds since 1970, on the clock of the GPU trace (`CLOCK_REALTIME`). Some fields use this type
-/// for a duration.
+/// Point in time in nanoseconds since 1970, on the clock of the GPU trace (`CLOCK_REALTIME`). Some fields contain a
+/// duration in nanoseconds as this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Nanos(pub u64);
 

@@ -1,5 +1,5 @@
 //! Defines types for kinds (such as kinds of memory) that are stored as numbers. A newer tracer or a later version of
-//! gpuflame may add kinds, so a number that this version does not know stays unchanged.
+//! gpuflame may add kinds. So these types keep a number that this version does not know unchanged.
 
 /// Generates a type from a list of kinds. For each kind, the type has a constant and a word that is displayed for the
 /// kind. Numbers that are not in the list are displayed as the word after `else`.

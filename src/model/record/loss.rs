@@ -1,6 +1,7 @@
 //! Defines the kinds of loss, and their names in ledgers and tables.
 
-/// Kind of lost or incomplete data. The ledger has a line for each kind, and every export has a row for it.
+/// Kind of lost or incomplete data. The ledger has a line for each kind of loss, and every export has a row for each
+/// kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -22,25 +23,25 @@ pub enum Loss {
     StacksGuessed = 7,
     /// Stacks that are incomplete because unwinding ended before the root.
     StacksCut = 8,
-    /// Asynchronous launches that the driver rejected. Rejected launches are in no other count. (A rejected synchronous
-    /// copy counts as a launch without an activity instead, because it is recorded before it fails.)
+    /// Asynchronous launches that the driver rejected. Rejected launches are not included in any other count. (A
+    /// rejected synchronous copy is recorded before it fails, so it counts as a launch without an activity instead.)
     LaunchesFailed = 9,
     /// Launches that only added a node to a graph during stream capture, and therefore have no activity.
     LaunchesCaptured = 10,
     /// Graph nodes and copies of graph nodes that gpuflame did not store, because they had no id or because memory was
     /// exhausted.
     GraphNodesDropped = 11,
-    /// Ranges that are missing in stacks, have no name, or stay in stacks after their end. The reason is that more
-    /// ranges were used than gpuflame can store.
+    /// Ranges that are missing in stacks, have no name, or stay in stacks after their end, because the program used
+    /// more ranges than gpuflame can store.
     RangesDropped = 12,
-    /// API calls that were not recorded because the buffers were full. The lost calls waited, used CUDA events, or
+    /// API calls that were not recorded because the buffers were full. These API calls waited, used CUDA events, or
     /// allocated or freed memory.
     HostCallsDropped = 13,
     /// Stacks with a code frame whose module is unknown, because too many modules were mapped at its address.
     StacksModuleUnknown = 14,
     /// Stacks merged into `[other stacks]` because memory was short. The losses `StacksNotKeptApart`,
-    /// `KernelsNotKeptApart` and `ThreadsNotNamed` occur only in profiles. The three losses do not occur in recordings,
-    /// because the process that reads a recording may have enough memory.
+    /// `KernelsNotKeptApart` and `ThreadsNotNamed` occur only in profiles. Recordings do not contain these three
+    /// losses, because the process that reads a recording may have enough memory.
     StacksNotKeptApart = 15,
     /// Kernels merged into `[other kernels]` because memory was short.
     KernelsNotKeptApart = 16,
@@ -51,8 +52,8 @@ pub enum Loss {
     MarksDropped = 18,
     /// Stacks whose Python frames could not be read or stored.
     PythonDropped = 19,
-    /// Stacks in which Python frames may be at the wrong positions. In such a stack, the Python frames do not match the
-    /// interpreter's frames among the native frames.
+    /// Stacks in which Python frames may be at the wrong positions. In such a stack, the Python frames cannot be
+    /// assigned to the interpreter's frames among the native frames.
     PythonUnsure = 20,
     /// CPU samples dropped because they arrived faster than the sampler drained them.
     SamplesDropped = 21,

@@ -1,10 +1,10 @@
 //! Defines the metadata of a recording. The metadata consists of the identity of the thread that wrote the recording,
-//! its checkpoint marks, and the state of a recording without an end row.
+//! the checkpoint marks, and the state of a recording without an end row.
 
 use super::Nanos;
 
-/// A checkpoint mark, which the writer of a recording appends repeatedly. All data written before the mark is valid as
-/// of `time`.
+/// A checkpoint mark, which the writer of a recording appends repeatedly. All data that was written before the mark is
+/// complete up to `time`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointMark {
     /// Time at which recording began.
@@ -20,7 +20,7 @@ pub struct CheckpointMark {
 /// State of a recording, as stored in the file header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingState {
-    /// Whether a further mark was due after the last mark, but could not be written.
+    /// Whether a mark was due after the last written mark, but could not be written.
     pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
     pub exited: bool,

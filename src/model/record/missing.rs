@@ -8,15 +8,15 @@ pub enum Missing {
     LaunchedBefore,
     /// Activity that belongs to a graph that the GPU itself launched.
     DeviceGraph,
-    /// Activity whose launch was recorded without a stack, or was not recorded. A launch is not recorded if it was
-    /// dropped, or if it was made without a visible API call.
+    /// Activity whose launch was recorded without a stack, or was not recorded. A launch is not recorded if its record
+    /// was dropped, or if gpuflame did not observe the API call.
     NoStack,
     /// Activity whose start or end time was not collected, or whose end is before its start.
     Untimed,
     /// Launch that has no activity so far.
     Pending,
     /// Activity that was launched while no window was open. No output contains an activity that was launched outside of
-    /// windows. This label appears only at idle time that ended when the activity began.
+    /// windows. The label of this reason appears only at idle time that ended when such an activity began.
     Outside,
 }
 

@@ -1,8 +1,8 @@
 //! Defines ids, times, frames and rows, and the format in which rows are written to a recording.
 //!
 //! Rows are the interface between the two sides of gpuflame. The recording side (in the application) only produces
-//! rows. The explaining side (in the same process or in another one) only consumes rows. This module depends on neither
-//! the recording side nor the explaining side.
+//! rows. The explaining side (in the same process or in another one) only consumes rows. This module depends neither on
+//! the recording side nor on the explaining side.
 
 mod activity;
 mod activity_fields;

@@ -1,8 +1,8 @@
 //! Encodes launches and activities in packs. Rows in a pack take only a few bytes each. `encode` documents the format.
 //!
 //! As separate rows, a launch and its activity take 129 bytes. In a pack, a launch and its activity take about 16
-//! bytes. Times and ids are stored as differences from the previous row. All other fields of an activity are its
-//! *shape*. A program usually repeats the same kernels with the same sizes. So each shape is stored once, and later
+//! bytes. Times and ids in a pack are stored as differences from the previous row. All other fields of an activity are
+//! its *shape*. A program usually repeats the same kernels with the same sizes. So each shape is stored once, and later
 //! rows refer to it by an index. Packing takes less time than LZ4 compression and results in smaller files: LZ4 made
 //! recordings of PyTorch only 2.5 to 2.9 times smaller, and Zstandard 4.7 times.
 
@@ -12,9 +12,9 @@ use super::hash::IdMap;
 use super::payload::Payload;
 use super::{Activity, ContextId, CorrelationId, Launch, Nanos};
 
-/// Maximum number of shapes (fields of an activity without id and times) that later rows can refer to. When this number
-/// is reached, all shapes are forgotten, and are stored again when they occur again. So memory is bounded even if a
-/// program never repeats a shape.
+/// Maximum number of shapes (fields of an activity without id and times) that later rows can refer to. When the pack
+/// writer has stored this number of shapes, it forgets all of them. A forgotten shape that occurs again is stored
+/// again. So the memory for shapes is bounded even if a program never repeats a shape.
 const MAX_SHAPES: u64 = 1024;
 /// Size in bytes at which a pack is written to the recording. If the process is killed, the rows in an unwritten pack
 /// are lost, in the same way as rows in the file's buffer.
@@ -23,7 +23,7 @@ const PACK_BYTES: usize = 16 << 10;
 /// Reason why the rest of a pack is skipped.
 const INVALID: &str = "is invalid, and the rows packed after it are lost";
 
-/// Mask of the bits in an entry's first byte that determine the kind of the entry.
+/// Mask of the bits that determine the kind of an entry, in the entry's first byte.
 const KIND: u8 = 3;
 
 mod kind {
@@ -32,8 +32,8 @@ mod kind {
     pub(super) const NEW_SHAPE: u8 = 2;
 }
 
-/// Flags in an entry's first byte. If a flag is set, the entry omits a field. The field has the value that the flag
-/// states.
+/// Flags in an entry's first byte. If a flag is set, the entry omits a field, because the flag implies the field's
+/// value.
 mod flag {
     /// The correlation id is one more than the correlation id of the previous launch or activity.
     pub(super) const NEXT_ID: u8 = 4;
@@ -172,7 +172,7 @@ impl Unpacker {
         let mut fields = Fields(&self.pack);
         let stored = fields.varint();
         self.at = self.pack.len() - fields.0.len();
-        // If packs before this one were damaged or skipped, it is unknown which indices the shapes in them have.
+        // If earlier packs were damaged or skipped, the indices of the shapes in those packs are unknown.
         if stored.is_some_and(|stored| stored != self.stored) {
             self.shapes.clear();
         }
@@ -183,7 +183,7 @@ impl Unpacker {
         stored.is_some()
     }
 
-    /// Whether the pack contains rows that were not returned yet.
+    /// Whether the pack contains rows that [`next`](Self::next) has not returned yet.
     pub(super) fn has_next(&self) -> bool {
         self.at < self.pack.len()
     }
@@ -196,7 +196,7 @@ impl Unpacker {
     /// Returns the next row of the pack.
     ///
     /// # Errors
-    /// If the row cannot be read, returns the reason as an error.
+    /// Returns an error with the reason if the row cannot be read.
     pub(super) fn next(&mut self) -> Result<Packed, &'static str> {
         let Self { pack, at, previous, shapes, stored } = self;
         let mut fields = Fields(&pack[*at..]);
@@ -246,8 +246,8 @@ fn read_launch(head: u8, fields: &mut Fields<'_>, previous: &mut Previous) -> Op
     Some(Launch { time, duration, correlation, within, context: ContextId(context) })
 }
 
-/// Reads the id and the times of an activity. Returns `Some(None)` if the shape (the other fields) of the activity is
-/// missing.
+/// Reads the id and the times of an activity. Returns `Some(None)` if the shape of the activity (its other fields) is
+/// unknown.
 fn read_times(
     head: u8,
     fields: &mut Fields<'_>,
@@ -292,7 +292,8 @@ mod tests {
         rows
     }
 
-    /// Returns a launch and an activity for each id from 1 to `count`. Shapes repeat after `period` ids.
+    /// Returns a launch and an activity for each id from 1 to `count`. The shapes of the activities repeat after
+    /// `period` ids.
     fn rows(count: u32, period: u32) -> Vec<(Launch, Activity)> {
         let row = |id: u32| {
             let mut launch = launch(id, 7 + id % 3);
@@ -327,9 +328,10 @@ mod tests {
             packer.launch(&launch);
             packer.activity(&activity);
         }
-        // A launch takes 1 byte for the head, 2 for the time, at most 2 for the duration, and 1 for the context. An
-        // activity takes 1 byte for the head, 1 for the shape, and 2 for each of the two times. The first rows of a
-        // pack and each new shape take more bytes, because they contain all fields.
+        // A launch takes 1 byte for the first byte with the flags, 2 bytes for the time, at most 2 for the duration,
+        // and 1 for the context. An activity takes 1 byte for the first byte with the flags, 1 byte for the shape, and
+        // 2 for each of the two times. The first rows of a pack and each new shape take more bytes, because they
+        // contain all fields.
         let bytes = pack(&mut packer).len();
         assert!(bytes < 1_000 * 13 + 8 * 110 + 40, "{bytes}");
     }

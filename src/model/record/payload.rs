@@ -1,4 +1,4 @@
-//! Encodes the fields of rows. The functions in `fields` decode the same fields.
+//! Encodes the fields of rows. The functions in module `fields` decode the same fields.
 
 /// Encoders that append fields to the payload of a row.
 pub struct Payload<'a>(pub &'a mut Vec<u8>);
@@ -17,7 +17,7 @@ impl Payload<'_> {
     }
 
     /// Appends a four-byte number, little-endian. Neither this function nor `u64` is inlined, because the code for rows
-    /// with many fields would grow by a few KB. The speed of these functions matters little, because most rows are
+    /// with many fields would otherwise grow by a few KB. Inlining would save little time, because most rows are
     /// launches and activities, which are encoded in packs instead.
     #[inline(never)]
     pub fn u32(&mut self, value: u32) -> &mut Self {

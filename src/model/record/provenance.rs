@@ -21,7 +21,7 @@ kinds! {
         GPUFLAME = 7, "gpuflame";
         /// Command line of the program, recorded only on request.
         COMMAND = 8, "command line";
-        /// A line of the ledger, or of another message, that could not be printed.
+        /// A line of the ledger or of another message, if the line could not be printed.
         LEDGER = 9, "ledger";
         /// Number of ranks in the job, if the number is known.
         WORLD_SIZE = 10, "world size";

@@ -1,4 +1,5 @@
-//! Defines rows, which describe the events of a run as plain data. Every module that explains a run reads rows.
+//! Defines rows, which describe the events of a run as plain data. All modules that compute a profile of a run read
+//! rows.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ use super::provenance::Provenance;
 use super::unified::Unified;
 
 /// A row, which describes an event of a run or defines an id. Capture, importers and readers of recordings produce
-/// rows. The modules that explain a run consume them.
+/// rows. The modules that compute a profile consume rows.
 ///
 /// A row that defines an id (such as `Name`, `Label`, `Context` or `Module`) comes before the first row that uses the
 /// id.
@@ -66,17 +67,17 @@ pub enum Row<'a> {
     /// Definition of a [`CodeId`].
     Code(CodeObject<'a>),
     /// Name of a function that was generated at run time, as published by the code generator. In a recording that
-    /// contains all rows, these rows come last. A checkpoint contains such a row as soon as the name is known. If
-    /// another function later uses the same address, the name is ambiguous, and the checkpoint contains a second row
-    /// with an empty name.
+    /// contains all rows, the names of generated functions come last. In a checkpoint, the row comes as soon as the
+    /// name is known. If another function later uses the same address, the name is ambiguous, and the checkpoint
+    /// contains a second row with an empty name.
     Generated {
         /// Address in the function's code, as it occurs in a frame.
         address: u64,
         /// Name of the function, which may be mangled.
         name: &'a str,
     },
-    /// A function to which a native frame belongs. The process looked up the function in the frame's file when the
-    /// process exited. The first row for a frame contains the function that was compiled on its own. Further rows
+    /// A function to which a native frame belongs. The recorded process looked up the function in the frame's file when
+    /// the process exited. The first row for a frame contains the function that was compiled on its own. Further rows
     /// contain the functions that were inlined into this function, outermost first.
     Function {
         /// Native frame whose function was looked up.
@@ -108,7 +109,8 @@ pub enum Row<'a> {
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// A stack that a thread enters between two of its calls. Such rows exist only for times at which a GPU was idle.
+    /// A stack that a thread enters between two of its calls. There are such rows only for times at which a GPU was
+    /// idle.
     HostState(HostState),
     /// A completed API call that launched no work. The rows about calls are sorted by time, together with the launches
     /// of the same thread.
@@ -167,7 +169,8 @@ pub enum Row<'a> {
     HostNode(HostNode),
     /// The attributes of a launch.
     LaunchAttributes(LaunchAttributes),
-    /// A graph, or an instantiation of a graph, was destroyed. Work that was launched from it may still be running.
+    /// A graph, or an instantiation of a graph, was destroyed. Work that was launched from the graph may still be
+    /// running.
     GraphEnd {
         /// Graph that was destroyed.
         graph: GraphId,
@@ -190,7 +193,7 @@ pub enum Row<'a> {
     Instant(Instant<'a>),
     /// A step of the program, such as a training step, begins.
     Step(Step<'a>),
-    /// A number of items that were lost. The total for a kind of loss is the sum over all rows about this kind.
+    /// A number of items that were lost. Each row adds to the total for its kind of loss.
     Loss {
         /// Kind of loss.
         loss: Loss,
@@ -213,14 +216,13 @@ pub enum Row<'a> {
 pub struct Launch {
     /// Time at which the API call began.
     pub time: Nanos,
-    /// Duration of the API call in nanoseconds. The highest value, `u32::MAX`, means at least `u32::MAX` nanoseconds. 0
-    /// means that the row was written when the call began.
+    /// Duration of the API call in nanoseconds. The highest value, `u32::MAX`, means at least `u32::MAX` nanoseconds.
+    /// The value 0 means that the row was written when the call began.
     pub duration: u32,
     /// Correlation id of the launch. Activities of the launch have the same id.
     pub correlation: CorrelationId,
-    /// Usually the same id as `correlation`. If a runtime call made this driver call, and the two calls have different
-    /// ids, this field is the id of the runtime call. If the ids differ, the row is an *alias*, which gives the launch
-    /// a second id.
+    /// Usually the same id as `correlation`. If a runtime call made this driver call and has a different id, this field
+    /// is the id of the runtime call. If the ids differ, the row is an *alias*, which gives the launch a second id.
     pub within: CorrelationId,
     /// Launch context: the stack (with its API call and open ranges) and the thread.
     pub context: ContextId,
@@ -229,7 +231,7 @@ pub struct Launch {
 const _: () = assert!(size_of::<Launch>() == 24, "Launch grew: one is written on every launch");
 
 impl Launch {
-    /// Whether this row only adds a second id to a launch.
+    /// Whether this row only adds a second id to a launch, instead of describing a launch.
     pub fn is_alias(&self) -> bool {
         self.within != self.correlation
     }
@@ -261,8 +263,8 @@ pub struct HostState {
     pub thread: ThreadId,
     /// Time at which the thread entered the state.
     pub since: Nanos,
-    /// Context that contains the thread's stack. The value [`ContextId::NONE`] means that the stack is unknown after
-    /// `since`.
+    /// Context that contains the thread's stack. The value [`ContextId::NONE`] means that the stack of the thread is
+    /// unknown after `since`.
     pub context: ContextId,
 }
 
@@ -319,7 +321,7 @@ pub struct Wait {
 /// A call that allocates or frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryCall {
-    /// Time at which the call ended. For a call that frees memory, this is the time at which the call began.
+    /// Time at which the call ended. For a call that frees memory, this field is the time at which the call began.
     pub time: Nanos,
     /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
@@ -357,7 +359,7 @@ impl ContextFlags {
         self.0 & flag == flag
     }
 
-    /// Returns the label that flame graphs show instead of the frames that are missing at the root.
+    /// Returns the label that flame graphs show at the root, in place of the missing frames.
     pub fn label(self) -> Option<&'static str> {
         if self.has(Self::TRUNCATED) {
             Some("[stack truncated]")
@@ -372,8 +374,8 @@ impl ContextFlags {
 /// A mapped file that contains code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Epoch that distinguishes the module from other modules at the same addresses. Several modules with the same
-    /// epoch may overlap only if this epoch is [`ModuleEpoch::OUTSIDE`].
+    /// Epoch that distinguishes the module from other modules at the same addresses. Modules with the same epoch do not
+    /// overlap, except modules with the epoch [`ModuleEpoch::OUTSIDE`].
     pub epoch: ModuleEpoch,
     /// First mapped address.
     pub start: u64,
@@ -400,7 +402,8 @@ pub struct CodeObject<'a> {
     pub first_line: u32,
     /// Path of the function's source file, as it was passed to the interpreter.
     pub file: &'a str,
-    /// Qualified name of the function. Before Python 3.11, it is only the last part of this name.
+    /// Qualified name of the function. Before Python 3.11, this field contains only the last part of the qualified
+    /// name.
     pub name: &'a str,
     /// Line table of the function's instructions. Empty if the line table is unknown.
     pub lines: &'a [u8],
@@ -411,12 +414,13 @@ pub struct CodeObject<'a> {
 pub struct FrameFunction<'a> {
     /// Name of the function, which may be mangled.
     pub name: &'a str,
-    /// Address in the frame's file at which the function begins. `None` if this address is unknown. If the function's
-    /// code consists of several parts, the address in the debug information is 0.
+    /// Address in the frame's file at which the function begins. `None` if this address is unknown. The address is 0 if
+    /// the function's code consists of several parts, because debug information contains this value for such a
+    /// function.
     pub start: Option<u64>,
     /// Path of the source file. Empty if the path is unknown.
     pub file: &'a str,
-    /// Line number in the source file. 0 if the line is unknown.
+    /// Line number in the source file, or 0 if the line is unknown.
     pub line: u32,
 }
 
@@ -441,8 +445,8 @@ pub struct Step<'a> {
     pub end: Option<Nanos>,
     /// Thread that began the step.
     pub thread: ThreadId,
-    /// Sequence number of the step in the process, starting at 1. In another tool's trace, it is the position of the
-    /// step in the trace.
+    /// Sequence number of the step in the process, starting at 1. In another tool's trace, the number is the position
+    /// of the step in the trace.
     pub number: u64,
     /// Name of the range whose beginning started the step. Empty if a call of `gpuflame_step()` started the step.
     pub name: &'a str,

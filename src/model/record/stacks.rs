@@ -10,7 +10,7 @@ use super::{ContextFlags, ContextId, Frame, ThreadId};
 /// Maximum number of frames in a stack. The recorder and the importers never create deeper stacks.
 const MAX_STACK_FRAMES: usize = 4096;
 /// Limit on the total number of frames in all stacks of a file: `FREE_FRAMES`, plus `FRAMES_PER_BYTE` for each byte of
-/// the tree. Without this limit, a damaged file could repeat deep stacks any number of times.
+/// the tree. The limit is needed because a damaged file could refer to the same deep stack any number of times.
 const FREE_FRAMES: u64 = 1 << 20;
 const FRAMES_PER_BYTE: u64 = 64;
 
@@ -137,7 +137,7 @@ impl StacksReader {
         Some(())
     }
 
-    /// Whether there are stacks that were not returned yet.
+    /// Whether the tree contains stacks that were not returned yet.
     pub(super) fn has_next(&self) -> bool {
         self.at < self.stacks.len()
     }
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn stacks_of_the_tree_read_back_as_contexts_in_several_pieces() {
-        // Node 1 is a child of node 3, which is the case after a node was split.
+        // Node 1 is a child of node 3. Such an order occurs after a node was split.
         let nodes = [(3, &[2, 1][..]), (3, &[300]), (0, &[0])];
         let frames: Vec<_> = (0..301).map(|at| Frame(at + 1000)).collect();
         let stacks = [

@@ -12,7 +12,7 @@ use super::rows::{Row, WindowEdge};
 pub struct StepSpans {
     /// Time at which each step began, and the time at which it ended if this is known.
     steps: Vec<(u64, Option<u64>)>,
-    /// Windows as (time of opening, time of closing).
+    /// Windows as pairs of the opening time and the closing time.
     windows: Vec<(u64, u64)>,
     opened: Option<u64>,
     /// Latest time in any launch or activity.
@@ -20,8 +20,8 @@ pub struct StepSpans {
 }
 
 impl StepSpans {
-    /// Processes a row of the run. Only rows about steps and windows, and the times of launches and activities, are
-    /// used. All other rows are ignored.
+    /// Processes a row of the run. Rows about steps and windows are used, and the times of launches and activities. All
+    /// other rows are ignored.
     pub fn add_row(&mut self, row: &Row<'_>) {
         match row {
             Row::Step(step) => self.steps.push((step.time.0, step.end.map(|end| end.0))),

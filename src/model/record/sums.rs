@@ -13,9 +13,11 @@ use super::payload::Payload;
 const MAX_KEY_BYTES: usize = 255;
 const MAX_VALUES_PER_KEY: usize = 255;
 /// Maximum length in bytes of a key in a table that is written only once. In such a table, an entry may take fewer
-/// bytes than its key. Without this limit, a small damaged file could therefore take much memory.
+/// bytes than its key. The limit is needed because a small damaged file could otherwise contain long keys that fill the
+/// memory.
 const MAX_FINAL_KEY_BYTES: usize = 64;
-/// Approximate number of bytes for the slot, the lengths and the count of an entry, without its key and values.
+/// Approximate number of bytes that an entry takes in addition to its key and values: for the slot number, the lengths
+/// and the count.
 const ENTRY_HEADER_BYTES: usize = 4;
 
 /// Writes the table of sums. To find out which sums have changed, the writer stores 16 bytes of hashes for each sum.
@@ -37,8 +39,8 @@ struct SumSlot {
 }
 
 impl SumsWriter {
-    /// Appends the entries that changed since the last call. `sums` must pass every entry to its argument, including
-    /// the entries that did not change.
+    /// Appends the entries that changed since the last call. `sums` must pass every entry to the function that it
+    /// receives, including the entries that did not change.
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
         self.generation = self.generation.wrapping_add(1);
         self.bytes = 0;
@@ -79,7 +81,8 @@ impl SumsWriter {
         put_values(&mut out, values);
     }
 
-    /// Appends a removal entry for each sum that this call of `write` did not receive.
+    /// Appends a removal entry for each sum that was written earlier, but that `sums` did not pass in this call of
+    /// `write`.
     fn write_removals(&mut self, out: &mut Vec<u8>) {
         let hash_of_removed = hash_of::<[u64]>(&[]);
         for slot in self
@@ -93,8 +96,8 @@ impl SumsWriter {
     }
 }
 
-/// Appends a table that is written only once. The keys that `sums` passes to its argument must all be different.
-/// Consecutive keys usually differ in a few bytes, and only these bytes are written for a key.
+/// Appends a table that is written only once. The keys that `sums` passes to the function that it receives must all be
+/// different. Consecutive keys usually differ in a few bytes, and only these bytes are written for a key.
 pub fn write_final_sums(chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
     chunk.payload(tag::FINAL_SUMS, |out| {
         let mut known: Vec<u8> = Vec::new();
@@ -124,8 +127,8 @@ fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Returns the hash of a key, or of the values of a sum. The strong hash function of the standard library is used,
-/// because keys and values are similar to each other.
+/// Returns the hash of a key, or of the values of a sum. Keys and values are similar to each other, so the strong hash
+/// function of the standard library is used.
 fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
     let mut hasher = DefaultHasher::new();
     thing.hash(&mut hasher);
@@ -135,8 +138,8 @@ fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
 /// Reads the table of sums from rows.
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
-    /// Payloads of the rows with sums since the last mark. The first item is for tables that are written repeatedly,
-    /// and the second item is for tables that are written once.
+    /// Payloads of the rows with sums since the last mark. The first item contains the rows of tables that are written
+    /// repeatedly, and the second item the rows of tables that are written once.
     buffered: [Vec<u8>; 2],
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
     /// Index of the sum that is returned next.
@@ -195,8 +198,7 @@ impl SumsReader {
         Some(())
     }
 
-    /// Returns the next sum that was not removed. Does not check for duplicate keys, because a valid file contains
-    /// none.
+    /// Returns the next sum that was not removed. Duplicate keys are not detected, because a valid file contains none.
     pub(super) fn next(&mut self) -> Option<(&[u8], &[u64])> {
         while self.sums.get(self.next).is_some_and(|(_, values)| values.is_empty()) {
             self.next += 1;
@@ -262,7 +264,7 @@ mod tests {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
         }
-        // The entry with the value 99 must be ignored, because no mark follows it.
+        // The reader must ignore the entry with the value 99, because no mark follows this entry.
         add(&mut file, &mut writer, &vec![(b"a", vec![99, 99])], false);
         for cut in 16..=file.len() {
             let (_, table) = ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();

@@ -91,8 +91,8 @@ impl Rng {
         keyed.sort_unstable();
         let mut order: Vec<usize> = keyed.into_iter().map(|(_, i)| i).collect();
         for at in 0..order.len() {
-            // Follow the cycle of the permutation, because the element that belongs at this index may already have been
-            // moved.
+            // Follow the cycle of the permutation, because the element for this index may already have been moved to
+            // another index.
             let mut from = order[at];
             while from < at {
                 from = order[from];

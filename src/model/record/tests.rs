@@ -230,7 +230,7 @@ fn a_recording_is_complete_only_with_its_end_row() {
     }
 }
 
-/// Reads the recording `bytes`. Returns the rows and the errors as text, because rows do not outlive the reader.
+/// Reads the recording `bytes`. Returns the rows and the errors as text, because rows borrow from the reader.
 fn read(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     let mut reader = match Reader::new(bytes) {
@@ -266,7 +266,7 @@ fn the_format_matches_its_documented_bytes() {
     assert_eq!(bytes, expected);
     // In this test, the recording has one launch at 10 ns that takes 5 ns, with id 1 and context 2. The payload of the
     // launch's pack consists of the number of earlier shapes (0), the head, twice the difference in time, the duration,
-    // and the context. The bits in the head mean that the id follows the previous id (0), and that the launch is not
+    // and the context. The bits in the head mean that the id is the previous id (0) plus 1, and that the launch is not
     // within another call.
     let bytes = recording(&[Row::Launch(launch(1, 2))]);
     assert_eq!(bytes[16..], *b"\x2c\x05\0\0\0\x00\x0c\x14\x05\x02\x17\0\0\0\0");
@@ -277,7 +277,8 @@ fn a_recording_truncated_anywhere_yields_its_complete_rows_and_one_error() {
     let rows = all_kinds(&FRAMES);
     let (whole, expected) = (recording(&rows), debug(&rows));
     let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len() - WHOLE).collect();
-    // Consecutive launches and activities are in one pack, so a file that ends between two of these rows is truncated.
+    // Consecutive launches and activities are in one pack, so a file that ends between two rows of the pack is
+    // truncated.
     let is_packed = |row: Option<&Row<'_>>| matches!(row, Some(Row::Launch(_) | Row::Activity(_)));
     let splits_pack = |at: usize| at > 0 && is_packed(rows.get(at - 1)) && is_packed(rows.get(at));
     for cut in 16..whole.len() {
@@ -437,8 +438,8 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     (bytes, chunks)
 }
 
-/// Mutates rows, and then recomputes the checksums of the chunks. Otherwise the reader would reject each chunk before
-/// it reads the chunk's rows.
+/// Mutates rows, and then recomputes the checksums of the chunks. With a wrong checksum, the reader would reject the
+/// chunk before it reads the rows.
 #[test]
 fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();

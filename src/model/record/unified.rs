@@ -1,6 +1,6 @@
 //! Defines the rows about unified memory: page faults, and pages that migrate to the CPU or GPU that accesses them. No
-//! explicit copy causes this traffic, and the tracer reports no API call for it. So these rows have no launch and no
-//! stack.
+//! explicit copy causes this traffic, and the tracer reports no API call for it. So rows about unified memory have no
+//! launch and no stack.
 
 use super::ids::{DeviceId, Nanos};
 use super::kinds::kinds;
@@ -14,15 +14,15 @@ pub struct Unified {
     pub value: u64,
     /// Time at which the event began.
     pub start: Nanos,
-    /// Time at which the event ended. 0 for instantaneous events.
+    /// Time at which the event ended, or 0 for an instantaneous event.
     pub end: Nanos,
     /// First address of the memory that was migrated or accessed.
     pub address: u64,
-    /// Processor from which the pages moved. The value of `kind` determines whether this is the id of a GPU.
+    /// Processor from which the pages moved. The value of `kind` determines whether this field is the id of a GPU.
     pub source: DeviceId,
-    /// Processor to which the pages moved. The value of `kind` determines whether this is the id of a GPU.
+    /// Processor to which the pages moved. The value of `kind` determines whether this field is the id of a GPU.
     pub target: DeviceId,
-    /// Flags from the tracer: the reason for a migration, or the kind of access that caused a fault.
+    /// Flags from the tracer, which contain the reason for a migration, or the kind of access that caused a fault.
     pub flags: u32,
 }
 
@@ -45,10 +45,10 @@ impl Unified {
 }
 
 kinds! {
-    /// Kind of unified-memory event. The values are gpuflame's own, and may differ from the values that CUPTI uses.
-    /// Later versions may write values that are not listed here.
+    /// Kind of unified-memory event. gpuflame defines these values; CUPTI may use other values. Later versions may
+    /// write values that are not listed here.
     UnifiedKind(u32) {
-        /// Any kind of event that is not listed here.
+        /// A kind of event that is not listed here.
         OTHER = 0, "other";
         /// Bytes migrated to a GPU.
         HTOD = 1, "HtoD";

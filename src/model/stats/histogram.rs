@@ -1,12 +1,12 @@
-//! A histogram of durations whose buckets are linear up to 1,024 and logarithmic above. The percentiles for each kernel
-//! and device are computed from such a histogram.
+//! A histogram of durations whose buckets are linear up to 1,024 and logarithmic above. The percentiles of each
+//! kernel's durations on each device are computed from such a histogram.
 //!
 //! Each value up to 1,024 has its own bucket. Above 1,024, each range between two powers of two is divided into 64
 //! buckets. A percentile is reported as the midpoint of its bucket, so its relative error is at most 1/128 = 0.8 %.
-//! Only buckets that contain a value are stored, and each takes 10 bytes. The durations of a kernel usually fill a few
-//! dozen buckets. The `hdrhistogram` crate is not used, because it stores dense tables. The tables of `hdrhistogram`
-//! take 80 to 170 KB per kernel name at this precision and range. For a program with a thousand kernels, these tables
-//! would use too much memory inside the profiled process.
+//! Only buckets that contain a value are stored. A stored bucket takes 10 bytes. The durations of a kernel usually fill
+//! a few dozen buckets. The `hdrhistogram` crate is not used, because it stores dense tables. With the same precision
+//! and range, the tables of `hdrhistogram` would take 80 to 170 KB per kernel name. For a program with a thousand
+//! kernels, these tables would use too much memory inside the profiled process.
 
 /// Highest value that has its own bucket.
 const LINEAR: u64 = 1 << LINEAR_BITS;
@@ -26,7 +26,7 @@ pub struct Histogram {
     counts: Vec<u64>,
     total: u64,
     /// Position in `buckets` of the bucket to which the last value was added. The bucket of the last value is tried
-    /// first, because a kernel usually takes about as long as the previous time.
+    /// first, because a kernel usually takes about as long as its previous execution.
     last: usize,
 }
 
@@ -60,7 +60,7 @@ impl Histogram {
         self.buckets.iter().copied().zip(self.counts.iter().copied())
     }
 
-    /// Adds `count` values to a bucket whose index is one that [`Histogram::buckets`] returns. Returns false if no
+    /// Adds `count` values to the bucket with this index, as returned by [`Histogram::buckets`]. Returns false if no
     /// bucket has this index.
     pub fn add_bucket(&mut self, bucket: u16, count: u64) -> bool {
         if bucket > MAX_BUCKET {

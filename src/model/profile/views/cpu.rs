@@ -3,8 +3,8 @@
 use super::{Measure, Profile, Value, View, format_nanos};
 use crate::record::Loss;
 
-/// CPU time of the threads that launch GPU work, by stack, estimated from samples. The time during which a thread
-/// waited is not included.
+/// CPU time of the threads that launch GPU work, by stack, estimated from samples. The view does not include the time
+/// during which a thread waited.
 pub static CPU: View = View {
     word: "cpu",
     title: "CPU time of launching threads, by stack",

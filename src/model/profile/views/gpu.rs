@@ -6,7 +6,8 @@ use super::{Measure, Profile, Value, View, format_nanos, gpus};
 use crate::profile::saturating_sum;
 use crate::record::Loss;
 
-/// GPU time, by the stack that launched the GPU work. Launches without an activity are included with a time of zero.
+/// GPU time, by the stack that launched the GPU work. The view includes launches without an activity, with a time of
+/// zero.
 pub static GPU: View = View {
     word: "gpu",
     title: "GPU time by launching stack",

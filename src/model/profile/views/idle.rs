@@ -1,6 +1,6 @@
 //! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack that the launching thread
-//! had during this time, if this stack is known. Otherwise, idle time is attributed to the two calls that the thread
-//! made before and after it, or to the launch that ended it.
+//! had during this time, if this stack is known. If the stack is unknown, idle time is attributed to the two calls that
+//! the thread made before and after the idle time, or to the launch that ended the idle time.
 
 use std::fmt::Write as _;
 

@@ -3,7 +3,7 @@
 use super::{Measure, Profile, Value, View};
 use crate::profile::LeafFrame;
 
-/// Bytes of memory that were allocated and freed. A call that frees memory counts with the size of the freed
+/// Bytes of memory that were allocated and freed. The amount of a call that frees memory is the size of the freed
 /// allocation.
 pub static MEMORY: View = View {
     word: "alloc",

@@ -36,8 +36,8 @@ pub fn view(word: &str) -> Option<&'static View> {
 
 /// A kind of result that gpuflame shows for a run.
 pub struct View {
-    /// Word by which users select the view. The word is lower case and has no blanks. Names of output files contain the
-    /// word, except for the first view.
+    /// Word by which users select the view. The word is lower case and has no blanks. The word is a part of the names
+    /// of the view's output files, except for the first view.
     pub word: &'static str,
     /// Heading of the picture that shows the view.
     pub title: &'static str,
@@ -48,7 +48,7 @@ pub struct View {
     pub has_devices: bool,
     /// Whether each sample of the view belongs to a stream.
     pub has_streams: bool,
-    /// Other views whose samples this view combines. For each combined view, a leaf frame may be added to its stacks.
+    /// Other views whose samples this view combines. A leaf frame may be added to the stacks of each combined view.
     /// Every profile has samples of the first of these views.
     pub parts: &'static [(&'static View, Option<LeafFrame>)],
     /// Words for the formats in which the view can be written on exit, if the user requests this.
@@ -57,7 +57,7 @@ pub struct View {
     pub lost: &'static [(Loss, &'static str)],
     /// Returns the text that a picture shows if there are no samples to draw.
     pub nothing: fn(&Profile) -> &'static str,
-    /// Returns a one-line summary of the view's totals. The caller of the function appends the losses.
+    /// Returns a one-line summary of the view's totals. The caller of the function appends the counts of losses.
     pub summary: fn(&Profile) -> String,
     /// Returns comment lines for formats that have comments. The comment lines are written before the stacks.
     pub notes: fn(&Profile) -> Vec<String>,
@@ -114,7 +114,7 @@ pub struct Value {
     pub name: &'static str,
     /// Unit of the amount.
     pub unit: Measure,
-    /// Words that pictures show after such an amount, for example `bytes`.
+    /// Words that pictures show after an amount of this kind, for example `bytes`.
     pub words: &'static str,
 }
 

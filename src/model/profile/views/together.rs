@@ -1,4 +1,4 @@
-//! The combined view: GPU time, CPU time and off-CPU time of each stack side by side.
+//! The combined view: The view that shows GPU time, CPU time and off-CPU time of each stack side by side.
 
 use super::{CPU, GPU, Measure, OFF_CPU, Profile, Value, View, format_nanos};
 use crate::profile::LeafFrame;

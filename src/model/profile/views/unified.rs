@@ -28,14 +28,14 @@ pub static UNIFIED: View = View {
 pub struct UnifiedSums {
     /// Kind of event, such as a migration to a GPU.
     pub kind: UnifiedKind,
-    /// GPU that moved the bytes or caused the faults, if there was one.
+    /// GPU that moved the bytes or caused the faults; `None` if no GPU did.
     pub device: Option<DeviceId>,
     /// Number of event records from the tracer.
     pub count: u64,
     /// Number of bytes moved, or number of page faults, depending on `kind`. For unknown kinds, the unit of the value
     /// is unknown.
     pub value: u64,
-    /// Total duration in ns of these events.
+    /// Total duration of the events, in ns.
     pub nanos: u64,
 }
 
