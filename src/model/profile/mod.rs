@@ -585,7 +585,7 @@ impl Profile {
     }
 }
 
-/// Methods for displayed frames and names. As long as no names are set, exporters show addresses.
+/// Methods for displayed frames and names. Exporters show addresses until names are set.
 impl Profile {
     /// Interns a string. Call this function before the setters below, because they take string ids.
     pub fn intern(&mut self, text: &str) -> StringId {

@@ -10,10 +10,10 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 /// Type of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeType {
-    /// A type of node that the format does not define.
+    /// A node type that the format does not define.
     #[default]
     Invalid,
-    /// A fact about the job. Such a node is not an operation.
+    /// A fact about the job, and not an operation.
     Metadata,
     /// A load from memory.
     MemoryLoad,
@@ -165,8 +165,8 @@ impl ChakraNode {
     }
 }
 
-/// Returns the name and the value of an attribute. Field 1 is the name, field 2 is a comment, and any other field is
-/// the value.
+/// Returns the name and the value of an attribute. In the message of an attribute, field 1 is the name, field 2 is a
+/// comment, and any other field is the value.
 fn attribute(message: &[u8]) -> Option<(String, Field<'_>)> {
     let (mut name, mut value) = (String::new(), Field::Number(0));
     for field in fields(message) {

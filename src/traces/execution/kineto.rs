@@ -91,9 +91,9 @@ pub struct Kineto {
     pub calls: Vec<HostCall>,
     /// Kernels, copies and fills, in the order of the file.
     pub work: Vec<Work>,
-    /// Records of waits, in the order of the file.
+    /// Records about waits, in the order of the file.
     pub waits: Vec<StreamWait>,
-    /// Process and thread of each thread, as written in the file. The index of an entry is the thread's index.
+    /// Process id and thread id of each thread, as written in the file. The index of an entry is the thread's index.
     pub threads: Vec<(String, String)>,
     /// Counts that the reader gathered, such as the number of skipped events.
     pub counts: ReadCounts,
@@ -121,8 +121,8 @@ impl Kineto {
         self.names.texts()
     }
 
-    /// Whether all times in the trace are whole microseconds. If all times are whole microseconds, a time in the trace
-    /// may be up to 1 us too early.
+    /// Whether all times in the trace are whole microseconds. In that case, a time in the trace may be up to 1 us
+    /// before the real time.
     pub fn has_whole_micros(&self) -> bool {
         self.counts.fractional_times == 0
     }
@@ -137,8 +137,8 @@ pub struct KinetoReader {
 impl KinetoReader {
     fn thread(&mut self, process: Id<'_>, thread: Id<'_>) -> u32 {
         let key = (id_text(process), id_text(thread));
-        // A linear search from the end is fast: traces have few threads, and most events follow an event of the same
-        // thread.
+        // A linear search from the end is fast, because traces have few threads, and most events come directly after an
+        // event of the same thread.
         match self.kineto.threads.iter().rposition(|one| *one == key) {
             Some(at) => at as u32,
             None => {

@@ -1,7 +1,7 @@
 //! Reads execution traces, which contain the operators of a run with their inputs and outputs. PyTorch's observer
-//! writes them as JSON without times ([`ExecutionTrace`]), and Chakra's tools exchange them in protobuf format
-//! ([`ChakraTrace`]). [`Kineto`] is the timeline of the same run: its operators, calls and GPU work. The timeline is
-//! held in memory, so that it can be joined with an execution trace of the run.
+//! writes execution traces as JSON without times ([`ExecutionTrace`]). Chakra's tools exchange execution traces in
+//! protobuf format ([`ChakraTrace`]). [`Kineto`] is the timeline of the same run: its operators, calls and GPU work.
+//! The timeline is held in memory, so that it can be joined with an execution trace of the run.
 
 mod chakra;
 mod kineto;

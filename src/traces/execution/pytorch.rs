@@ -1,7 +1,7 @@
-//! Reads PyTorch's execution trace (ET). A node in the file has one of two forms. In version 1.0.1, all fields are
-//! members of the node itself. Since version 1.0.2, inputs and outputs are objects, and the parent is the member
-//! `ctrl_deps`. All other fields are in a list of attributes. The reader accepts both forms, regardless of the version
-//! number in the file.
+//! Reads PyTorch's execution trace (ET). A node in the file has one of two forms. In version 1.0.1 of the format, all
+//! fields are members of the node itself. Since version 1.0.2, inputs and outputs are objects, the parent is the member
+//! `ctrl_deps`, and all other fields are in a list of attributes. The reader accepts both forms of nodes, regardless of
+//! the version number in the file.
 
 use std::collections::HashMap;
 
@@ -42,8 +42,8 @@ pub struct ExecutionTrace<'a> {
 /// Inputs or outputs of an operator. The inputs or outputs as JSON lists, as written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values<'a> {
-    /// JSON list of the inputs or outputs themselves. If a value is a tensor, it is a list: id, storage id, offset,
-    /// number of elements, bytes per element, device.
+    /// JSON list of the inputs or outputs themselves. A tensor is a list: id, storage id, offset, number of elements,
+    /// bytes per element, device.
     pub values: &'a str,
     /// JSON list of the shapes of the inputs or outputs.
     pub shapes: &'a str,
@@ -70,9 +70,9 @@ pub struct Node<'a> {
     pub parent: Option<usize>,
     /// Id of this execution of the operator. In Kineto's traces, the same id is called `Record function id`.
     pub rf_id: Option<u64>,
-    /// Id of the node of the forward operator; 0 if there is none.
+    /// Id of the node of the forward operator, for a backward operator; otherwise 0.
     pub fw_parent: u64,
-    /// Sequence number that a forward operator shares with its backward operator; -1 if the node has none.
+    /// Sequence number that a forward operator shares with its backward operator; -1 if the node has no such number.
     pub seq_id: i64,
     /// Kind of range: 0 means function, 1 backward function, 7 user scope.
     pub scope: u64,
@@ -146,7 +146,7 @@ impl<'a> ExecutionTrace<'a> {
             let node = self.nodes[at];
             let parent = node.parent_id.filter(|id| *id != node.id);
             let found = parent.and_then(|id| self.by_id.get(&id).copied());
-            // In some versions, the id of the root's parent is 0.
+            // In some versions of the format, the id of the root's parent is 0.
             self.lost_parents += u64::from(parent.is_some_and(|id| id != 0) && found.is_none());
             self.nodes[at].parent = found;
         }
@@ -158,8 +158,7 @@ impl<'a> ExecutionTrace<'a> {
             let mut path = Vec::new();
             let mut at = Some(start);
             while let Some(one) = at.filter(|one| !is_checked[*one]) {
-                // Every node on the path is marked. So if a node is on the path twice, the loop stops at its second
-                // occurrence.
+                // Each visited node is marked, so that the loop stops when it reaches a node for the second time.
                 is_checked[one] = true;
                 path.push(one);
                 at = self.nodes[one].parent;
@@ -239,7 +238,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Reads inputs or outputs, which are an object or (in version 1.0.1) just a list of values.
+/// Reads inputs or outputs, which are an object or (in version 1.0.1 of the format) a plain list of values.
 fn set_values<'a>(values: &mut Values<'a>, value: document::Node<'a>) {
     if value.json().first() == Some(&b'[') {
         values.values = json(value);

@@ -31,8 +31,8 @@ struct StoredCall {
     packed: u32,
 }
 
-/// Marks a value that does not fit into its field and is stored in a map instead. Nearly all values fit into their
-/// fields.
+/// Marks a value that does not fit into its field and is stored in a map instead. Nearly all durations and ids fit into
+/// their fields.
 const LONG: u32 = u32::MAX;
 
 /// Masks for the bits of [`StoredCall::packed`]. If all bits of the thread index or of the operation count are set, the
@@ -72,8 +72,8 @@ impl CallRecords {
         self.calls.len()
     }
 
-    /// Returns the call with this index. This function is always inlined, so that a caller that uses only one field
-    /// does not decode all fields.
+    /// Returns the call with this index. This function is always inlined, so that a caller decodes only the fields that
+    /// it uses.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> CallRecord {
         let StoredCall { stack, packed, .. } = self.calls[number as usize];

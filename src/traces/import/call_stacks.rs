@@ -3,23 +3,22 @@
 //!
 //! A slice is open from its start until just before its end. A slice with a duration of 0 is open only at its start.
 //! Slices may overlap without being nested: a range that is entered in one function may outlive that function. After
-//! the function has returned, stacks contain the range but not the function. So a stack is derived only from the times
-//! of slices, and not from parents that were determined once.
+//! the function has returned, stacks contain the range but not the function. So each stack is derived from the times of
+//! slices, and no slice has a fixed parent.
 //!
-//! Two slices *cross* if each of them is open at a time when the other one is not. The stacks of crossing slices have
-//! few frames in common. In a trace with thousands of crossing slices, time and memory would grow with the square of
-//! their number. So a slice is left out (and counted) if more than [`MAX_CROSSED`] of the slices around it end before
-//! it ends.
+//! Two slices *cross* if they overlap, but neither of them encloses the other. The stacks of crossing slices have few
+//! frames in common. In a trace with thousands of crossing slices, time and memory would grow with the square of the
+//! number of these slices. So a slice is left out (and counted) if more than [`MAX_CROSSED`] of the slices around it
+//! end before it ends.
 //!
 //! A Python function cannot outlive the Python function that called it. If a function seems to outlive its caller and
-//! to last until recording stops, the profiler has missed the function's end: PyTorch writes such a duration if it has
-//! not seen the end of a function. The true end of the function is unknown. We assume that the function ended together
-//! with the first slice in it, and at the latest with its caller. If that first slice is a Python function, we assume
-//! that the function ended before it.
+//! to last until recording stops, the profiler has missed the function's end. PyTorch writes this duration if it has
+//! not observed the end of a function. The true end of the function is unknown. We assume that such a function ended
+//! together with the first slice in it, and at the latest with its caller. If that first slice is a Python function, we
+//! assume that the outer function ended before this slice began.
 //!
 //! If a slice ends just after a call began, and most of the call is after the slice's end, the slice does not contain
-//! the call. If most of the call is after the slice's end, the profiler measured the end of the slice slightly too
-//! late.
+//! the call. In this case, the profiler measured the end of the slice slightly too late.
 
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
@@ -31,8 +30,7 @@ const MAX_CROSSED: usize = 64;
 /// Maximum number of open slices that are examined for crossing, beginning with the innermost one.
 const MAX_EXAMINED: usize = 1024;
 /// Maximum time in ns by which the end of a slice may be measured too late. The limit is below a microsecond, because
-/// some traces contain times in whole microseconds. In such a trace, a call may seem to end after the slice that made
-/// it.
+/// in a trace with times in whole microseconds, a call may seem to end after the slice that made the call.
 const MAX_LATE_END_NS: i64 = 999;
 /// Time in ns by which a Python function may seem to outlive its caller, because some traces have times in whole
 /// microseconds.
@@ -42,7 +40,7 @@ const MAX_OUTLIVED_NS: i64 = 1_000;
 pub(super) struct StackBuilder<'a> {
     pub(super) tree: &'a mut StackTree,
     pub(super) links: &'a mut OperatorLinks,
-    /// Times for which the states of the thread are requested, for the thread whose stacks are being built.
+    /// Time spans for which thread states are requested, for the thread whose stacks are being built.
     pub(super) delays: &'a mut HostDelays,
     /// Number of slices that were left out of all stacks because they cross too many other slices.
     pub(super) left_out: u64,
@@ -90,7 +88,7 @@ impl StackBuilder<'_> {
     }
 
     /// Closes the slices that have ended at `now`, one by one in the order of their ends. This order shows which slices
-    /// were open at each time at which the thread delayed the GPU.
+    /// were open at each moment while the thread delayed the GPU.
     fn close_one_by_one(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
             let over = open.iter().find(|at| at.slice.last_moment() == last).map(|at| at.slice.label());
@@ -123,7 +121,7 @@ impl StackBuilder<'_> {
         if open.last().is_none_or(|innermost| innermost.first_end >= now) {
             return;
         }
-        // A slice may end although slices inside it are still open.
+        // A slice may end while slices inside it are still open.
         let first = open.partition_point(|at| at.first_end >= now);
         for OpenSlice { slice, .. } in open.split_off(first) {
             if slice.last_moment() >= now {
@@ -134,8 +132,8 @@ impl StackBuilder<'_> {
     }
 }
 
-/// Returns a time such that exactly the open slices that end at or before it do not contain `slice`. The end of a range
-/// is always exact, because the program itself ends the range.
+/// Returns a time limit: an open slice contains `slice` only if it ends after this time. The end of a range is always
+/// exact, because the program itself ends the range.
 fn ended_before(open: &[OpenSlice], slice: &Slice) -> i64 {
     if slice.call().is_none() {
         return slice.start;
@@ -172,7 +170,7 @@ fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
     function.is_unclosed = false;
 }
 
-/// Whether `slice` crosses too many of the open slices, which means that they end before `slice` ends.
+/// Whether too many of the open slices end before `slice` ends.
 fn crosses_too_many(open: &[OpenSlice], slice: &Slice) -> bool {
     let end = slice.last_moment();
     let some_end_before = open.iter().rev().take(MAX_EXAMINED).take_while(|outer| outer.first_end < end);
@@ -190,7 +188,7 @@ impl Enclosing for OpenSlice {
 struct OpenSlice {
     slice: Slice,
     node: u32,
-    /// Earliest of the last times at which this slice, or a slice that encloses it, is open.
+    /// The earliest last open time of this slice and of the slices that enclose it.
     first_end: i64,
     /// Links that depend on the operators which enclose the slice.
     scope: OperatorScope,
@@ -229,9 +227,9 @@ mod tests {
         // The slices are `main`, `__enter__`, the range that begins in `__enter__`, and a call inside the range after
         // `__enter__`.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (50, 60, 3)]), [0, 2, 3]);
-        // The slices are the same as before, except that another slice was opened and closed before the call.
+        // The slices are those of the previous case, but another slice was opened and closed before the call.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (30, 40, 2), (50, 60, 3)]), [0, 2, 4]);
-        // This call is made while both `__enter__` and the range are open.
+        // The last call is made while both `__enter__` and the range are open.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (18, 60, 3)]), [0, 1, 2, 3]);
     }
 
@@ -252,7 +250,8 @@ mod tests {
             stack(&slices)
         };
         // The slices are `main`, `step`, a function that seems to last until recording stops, and an operator in this
-        // function. In each case, a call is added: in the operator, after the operator, or after the end of `step`.
+        // function. In each of the following cases, a call is added: in the operator, after the operator, or after the
+        // end of `step`.
         let slices = [(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2)];
         let with_call = |start| [&slices[..], &[(start, start + 1, 3)]].concat();
         assert_eq!(us(&with_call(6)), [0, 1, 2, 3, 4]);
@@ -261,9 +260,9 @@ mod tests {
         // The first slice in the function is a Python function. It is possible that `step`, and not the function,
         // called this Python function.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 0), (6, 7, 3)]), [0, 1, 3, 4]);
-        // In this case, the function contains no slice.
+        // In the next case, the function contains no slice.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (60, 61, 3)]), [0, 3]);
-        // In this case, the function ends before recording stops.
+        // In the next case, the function ends before recording stops.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
         // The times are in whole microseconds, so the function may seem to end 1 us after its caller.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 51, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);

@@ -9,12 +9,12 @@ pub(crate) enum Field<'a> {
     Number(u64),
     /// A text, bytes, or a nested message.
     Bytes(&'a [u8]),
-    /// A value of four or eight bytes. None of the fields that we read has this type.
+    /// A value of four or eight bytes. The importer reads no field of this type.
     Fixed,
 }
 
-/// Reads a variable-length number at the start of `bytes`. Returns the number and the bytes after it, or `None` if the
-/// number is incomplete.
+/// Reads a variable-length number at the start of `bytes`. Returns the number and the bytes after the number, or `None`
+/// if the number is incomplete.
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (at, &byte) in bytes.iter().enumerate().take(10) {
@@ -26,8 +26,8 @@ pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// Splits `bytes` after the first message, whose length is stored before it. Returns `None` if this message is
-/// truncated.
+/// Splits `bytes` after the first message. The length of the message is stored before the message. Returns `None` if
+/// this message is truncated.
 pub(crate) fn split_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = read_varint(bytes)?;
     rest.split_at_checked(usize::try_from(length).ok()?)
@@ -66,14 +66,14 @@ pub(super) fn is_chakra(head: &[u8]) -> bool {
         Some((2, Field::Bytes(attribute))) => fields(attribute).all(|field| field.is_some()),
         _ => false,
     });
-    // A node can only have the fields 1 to 10. The first field of a node is field 1 (the id). An id of 0 is not
-    // written, so the first field is then field 2.
+    // The field numbers of a node are 1 to 10. The first field of a node is field 1 (the id). An id of 0 is not
+    // written, so a node with this id begins with field 2.
     let is_node = match split_message(rest) {
         Some((node, _)) => {
             fields(node).all(|field| matches!(field, Some((1..=10, _))))
                 && matches!(fields(node).next(), Some(Some((1, Field::Number(_)) | (2, Field::Bytes(_)))))
         }
-        // The first node does not fit into `head`, or the file has no node.
+        // Either the first node does not fit into `head`, or the file has no node.
         None => matches!(
             read_varint(rest).and_then(|(_, node)| split_field(node)),
             Some(((1, Field::Number(_)) | (2, Field::Bytes(_)), _))

@@ -19,7 +19,7 @@ impl<T> Chunks<T> {
         match self.0.last_mut().filter(|chunk| chunk.len() < CHUNK) {
             Some(chunk) => chunk.push(item),
             None => {
-                // The first chunk starts without reserved capacity, so that a small trace uses little memory.
+                // No capacity is reserved for the first chunk, so that a small trace uses little memory.
                 let mut chunk = Vec::with_capacity(if self.0.is_empty() { 0 } else { CHUNK });
                 chunk.push(item);
                 self.0.push(chunk);
@@ -43,8 +43,8 @@ impl<T> Chunks<T> {
         &mut self.0[number as usize / CHUNK][number as usize % CHUNK]
     }
 
-    /// If the item at the index `number` is the first item of a chunk, frees the chunk before it. The freed items must
-    /// not be accessed again.
+    /// Frees the chunk before the item at the index `number`, if this item is the first one of its chunk. The items of
+    /// the freed chunk must not be accessed again.
     pub(super) fn free_before(&mut self, number: u32) {
         if let Some(chunk) = (number as usize / CHUNK).checked_sub(1)
             && (number as usize).is_multiple_of(CHUNK)

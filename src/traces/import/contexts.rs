@@ -7,9 +7,9 @@ use super::trace_collector::TraceCollector;
 use gpuflame_model::record::IdMap;
 
 impl TraceCollector {
-    /// If two processes use the same id for a CUDA context, gives the later context a new id. All processes that made
-    /// no calls are treated as one process. Within this one process, two contexts with the same id count as different
-    /// only if their devices are different.
+    /// If two processes use the same id for their CUDA contexts, the context that comes later in the file gets a new
+    /// id. All processes that made no calls are treated as one process. Within this one process, two contexts with the
+    /// same id count as different only if their devices are different.
     pub(super) fn separate_contexts(&mut self) {
         let calling =
             self.calls.numbers().map(|call| self.thread_facts[self.calls.thread_of(call) as usize].0);

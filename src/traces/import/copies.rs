@@ -25,14 +25,14 @@ pub(super) fn copy_kind(text: &str) -> CopyKind {
     ];
     let plain = |c: &char| !matches!(c, ' ' | '_');
     let upper = text.chars().filter(plain).collect::<String>().to_ascii_uppercase();
-    // Short spellings of a direction are tried first, because the kinds of memory may follow the direction, as in `PtoP
-    // (Device -> Device)`.
+    // Short spellings of a direction are tried first, because a name may contain the kinds of memory after the
+    // direction, as in `PtoP (Device -> Device)`.
     for spelling in 0..4 {
         if let Some((kind, _)) = KINDS.iter().find(|(_, words)| upper.contains(words[spelling])) {
             return *kind;
         }
     }
-    // The text contains only the kinds of memory, as in `Pageable -> Device`.
+    // At this point, the text contains only kinds of memory, as in `Pageable -> Device`.
     match memory_kinds(text) {
         (MemoryKind::PAGEABLE | MemoryKind::PINNED, MemoryKind::DEVICE) => CopyKind::HTOD,
         (MemoryKind::DEVICE, MemoryKind::PAGEABLE | MemoryKind::PINNED) => CopyKind::DTOH,

@@ -163,14 +163,14 @@ impl<'a> Fields<'a> {
         u32::try_from(self.number(key)?).ok()
     }
 
-    /// Returns the id of a CUDA context, stream or event. Returns `None` if the id is missing, or if it is -1 (as a
+    /// Returns the id of a CUDA context, stream or event. Returns `None` if there is no id, or if the id is -1 (as a
     /// signed or unsigned number).
     fn id_number(&self, key: &str) -> Option<u32> {
         self.u32(key).filter(|number| *number != u32::MAX)
     }
 
-    /// Returns the id that a recording of a CUDA event shares with the waits for it. 0 and -1 mean that the record has
-    /// no such id.
+    /// Returns the id that a recording of a CUDA event shares with the waits for it. The values 0 and -1 mean that the
+    /// record has no such id.
     fn record_number(&self) -> Option<u64> {
         let has_number = |number: &u64| ![0, u32::MAX.into(), u64::MAX].contains(number);
         self.number("cudaEventSyncId").filter(has_number)

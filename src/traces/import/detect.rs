@@ -1,4 +1,4 @@
-//! Detects the format of a trace from its first bytes. If the format is not supported, the error message names the
+//! Detects the format of a trace from its first bytes. For a format that is not supported, the error message names the
 //! format that the file resembles, and explains how to convert the file.
 
 use super::sqlite::Database;
@@ -133,11 +133,11 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
             "is a profile of trtexec, which has sums or host times but no GPU timeline; profile the command with \
              `nsys profile -t cuda,nvtx trtexec ...` and export that (`nsys export --type sqlite`)"
         }
-        // Any other file that begins with `[` must be an array of trace events.
+        // At this point, a file that begins with `[` must be an array of trace events.
         () if head[0] == b'[' => return Ok(Kind::Chrome),
         () if has_all(&["\"pg_config\"", "\"entries\""]) || has("\"collective_seq_id\"") => FLIGHT_RECORDER,
         () if has_all(&["\"nodes\"", "\"schema\""]) => return Ok(Kind::ExecutionTrace),
-        // For files that are recognized by name, `describe_by_name` has the same message.
+        // `describe_by_name` returns the same message for files that are recognized by name.
         () if has_all(&["\"process\"", "\"windows\"", "\"files\""]) => {
             "is the list of files that one run of gpuflame wrote; give its recording, NAME.gfr"
         }
@@ -150,7 +150,7 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
             "is a profile for the Firefox Profiler (samply), which has CPU samples but no GPU work; record the program \
              with `gpuflame run --cpu-samples 99`"
         }
-        // There may be trace events later in the file, after metadata that is longer than `head`.
+        // Trace events may follow later in the file, after metadata that is longer than `head`.
         () => return Ok(Kind::Chrome),
     };
     Err(not_a_trace(what))
@@ -291,8 +291,8 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
         return Some(Ok(Kind::ExtendedFolded));
     }
     if lines.clone().take(100).all(is_folded_line) {
-        // A file with a single line is not rejected, because the first of the two numbers may belong to the frame's
-        // name.
+        // A file with a single line is not rejected, because the first of the two numbers in the line may belong to the
+        // frame's name.
         let has_two = |line| super::folded::split_two_counts(line).is_some();
         if lines.clone().nth(1).is_some() && lines.all(|line| has_two(line.as_bytes())) {
             return Some(Err(not_a_trace(
@@ -316,8 +316,8 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
     })
 }
 
-/// Returns the number, counted from 1, of the first line that is no folded stack. Returns `None` unless the text
-/// resembles folded stacks: several frames in a line, and at least half of the lines with a weight.
+/// Returns the line number, counted from 1, of the first line that is not a folded stack. Returns `None` if the text
+/// does not resemble folded stacks: a line must have several frames, and at least half of the lines must have a weight.
 fn find_line_without_weight(text: &str) -> Option<usize> {
     const MAX_LINES: usize = 100;
     let lines = text.lines().map(str::trim_end).enumerate().take(MAX_LINES);
@@ -350,8 +350,8 @@ fn is_extended_line(line: &str) -> bool {
     super::folded::parse_extended(line.as_bytes()).is_some()
 }
 
-/// Whether `line` has the form `FRAMES WEIGHT`. Lines with a negative or fractional weight count as well. The reader
-/// reports them as errors later.
+/// Whether `line` has the form `FRAMES WEIGHT`. Lines with a negative or fractional weight have this form too. The
+/// reader reports such lines as errors later.
 fn is_folded_line(line: &str) -> bool {
     super::folded::split_weight(line.as_bytes()).is_some()
         || super::folded::describe_weight(line.as_bytes()).is_some()

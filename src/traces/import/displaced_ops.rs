@@ -1,4 +1,4 @@
-//! Finds *displaced* GPU operations, whose times are on another clock than the times of most operations. In one
+//! Finds *displaced* GPU operations, whose times are on a different clock from the times of most operations. In one
 //! reported case, CUPTI gave the first kernels of a process times that were wrong by 28 hours (pytorch/pytorch#192021).
 //! With these times, a run of 20 ms would seem to last for more than a day.
 
@@ -9,10 +9,10 @@ use gpuflame_model::record::IdMap;
 use super::call_records::CallRecords;
 use super::op_records::OpRecords;
 
-/// Minimum time in ns between the launch of an operation and its start for which the operation may be displaced.
+/// Minimum time in ns between the launch and the start of a displaced operation.
 const MIN_DISTANCE_NS: i64 = 60_000_000_000;
-/// If an operation begins more than this time (in ns) after the end of all other operations, it counts as displaced.
-/// The operation is then displaced even if no later work on its stream contradicts its times.
+/// An operation counts as displaced if it begins more than this time (in ns) after the end of all other operations,
+/// even if no later work on its stream contradicts its times.
 const MIN_DISTANCE_OF_LAST_NS: i64 = 600_000_000_000;
 
 /// Ids of a device, a CUDA context and a stream.
@@ -27,10 +27,10 @@ struct FarOp {
 }
 
 /// Returns the indexes of the displaced operations. An operation that begins more than a minute before its launch is
-/// displaced. An operation that begins more than a minute after its launch is displaced in two cases: it also begins
-/// after work on its stream that was launched later, or it begins long after all other work. If at least half of the
-/// operations with a launch are far from their launch, the clocks of the host and the GPU differ. The result is then
-/// empty.
+/// displaced. An operation that begins more than a minute after its launch is displaced in two cases: if it also begins
+/// after work on its stream that was launched later, or if it begins long after all other work. If at least half of the
+/// operations with a launch are far from their launch, the clocks of the host and the GPU differ. In that case, no
+/// operation counts as displaced.
 pub(super) fn displaced_ops(ops: &OpRecords, calls: &CallRecords) -> IdMap<u32, ()> {
     let launched = || {
         let with_launch = (0..).zip(ops.iter()).filter(|(_, op)| op.start != 0);

@@ -1,10 +1,10 @@
 //! Emits the rows of a trace, after the trace's operations were linked to calls. The rows contain names, steps, launch
 //! contexts (stack and API call), launches with their operations, and waits.
 //!
-//! Correlation ids are renumbered. The ids in a trace may be too large for rows, may repeat between processes, or may
-//! belong to calls that the trace does not contain. Each launch is emitted directly before its operations. Operations
-//! that were launched before the trace began get ids below all launches. Other operations without a launch get ids
-//! above all launches.
+//! Correlation ids are renumbered. The reasons are that ids in a trace may be too large for rows, may repeat between
+//! processes, or may belong to calls that the trace does not contain. Each launch is emitted directly before its
+//! operations. Operations that were launched before the trace began get ids below all launches. Other operations
+//! without a launch get ids above all launches.
 
 use super::file_ids::FileIds;
 use super::graph_edges::GraphEdges;
@@ -21,18 +21,19 @@ use gpuflame_model::record::{
     Step, StreamId, ThreadId, Wait,
 };
 
-/// Maximum number of frames per stack. If a stack is deeper, the frames at its root are dropped, and it is marked as
-/// truncated. Without this limit, thousands of nested slices could create stacks with millions of frames in total.
+/// Maximum number of frames per stack. If a stack is deeper, the frames at its root are dropped, and the stack is
+/// marked as truncated. Without this limit, thousands of nested slices could create stacks with millions of frames in
+/// total.
 const MAX_FRAMES: usize = 2048;
 
 /// Maximum total number of frames beyond the first [`SHORT_FRAMES`] frames of each stack. When this total is reached,
 /// all further stacks have at most `SHORT_FRAMES` frames. Without this limit, a trace could create stacks with millions
-/// of frames in total. Thousands of slices that never end, each with a launch, would be enough.
+/// of frames in total. Such a trace could consist of thousands of slices that never end, each with a launch.
 const MAX_DEEP_FRAMES: usize = 1 << 19;
 /// Maximum number of frames of each further stack after [`MAX_DEEP_FRAMES`] was reached.
 const SHORT_FRAMES: usize = 256;
 /// After [`MAX_DEEP_FRAMES`] was reached, the number of frames that are dropped at the root is a multiple of this
-/// number. So similar stacks begin at the same frame, and their common frames are stored only once.
+/// number. So similar shortened stacks begin at the same frame, and their common frames are stored only once.
 const ROOT_STEP: usize = 128;
 
 impl TraceCollector {
@@ -45,7 +46,7 @@ impl TraceCollector {
         }
     }
 
-    /// Emits the rows of the profiler's steps. If several threads report the same step, it is emitted only once.
+    /// Emits the rows of the profiler's steps. A step that several threads report is emitted only once.
     pub(super) fn emit_steps(&mut self, offset: i64, each: &mut dyn FnMut(&Row<'_>)) {
         let threads = self.thread_numbers();
         self.steps.sort_unstable();
@@ -57,9 +58,9 @@ impl TraceCollector {
         }
     }
 
-    /// Emits a launch context for each pair (stack, thread) that launched work or delayed a GPU. The times of these
-    /// delays are emitted as well. If a call becomes a row, its context is stored in the call; all other contexts are
-    /// returned.
+    /// Emits a launch context for each pair (stack, thread) that launched work or delayed a GPU. The time spans in
+    /// which threads delayed a GPU are emitted as well. For a call that becomes a row, the context is stored in the
+    /// call; all other contexts are returned.
     pub(super) fn emit_contexts(
         &mut self,
         stacks: &StackTree,
@@ -131,8 +132,8 @@ impl TraceCollector {
         RowContexts { sync_calls, unrecorded_waits, created, displaced: IdMap::default() }
     }
 
-    /// Returns the ids of all threads. A thread keeps its id from the trace, unless it has no id or a thread of another
-    /// process has the same id. A thread without a unique id gets a new id.
+    /// Returns the ids of all threads. A thread keeps its id from the trace if it has an id that no thread of another
+    /// process has. A thread without a unique id gets a new id.
     pub(super) fn thread_numbers(&self) -> Vec<ThreadId> {
         let mut used: IdMap<ThreadId, ()> = IdMap::default();
         let mut spare = 1 << 31;
@@ -175,8 +176,8 @@ impl TraceCollector {
             let (id, context) = (CorrelationId(correlation), ContextId(call.stack));
             let own = next..next + call.ops as usize;
             next = own.end;
-            // A call without a correlation id may have been linked to operations by a flow or an external id. If the
-            // call was linked in such a way, the correlation id of its first operation is used.
+            // A call without a correlation id may have been linked to operations by a flow or an external id. Such a
+            // call gets the correlation id of its first operation.
             let of_ops = || own.clone().next().map_or(0, |at| self.ops.get(order.linked(at)).correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             if contexts.sync_calls.contexts.contains_key(&at) {
@@ -230,9 +231,8 @@ impl TraceCollector {
 }
 
 impl TraceCollector {
-    /// Returns the calls that wait for other threads. If the trace has no records of waits, the result also contains
-    /// the calls whose names imply that they wait for a GPU. If such calls are nested, only the outermost call is
-    /// returned.
+    /// Returns the calls that wait for other threads. If the trace has no records about waits, also returns the calls
+    /// whose names imply that they wait for a GPU. Of nested waiting calls, only the outermost call is returned.
     fn waits_without_records(&self) -> Vec<u32> {
         let mut found = self.thread_waits.clone();
         if !self.syncs.is_empty() {
@@ -282,7 +282,7 @@ fn shown_frames(depth: usize, deep_frames: usize) -> usize {
     }
 }
 
-/// Launch contexts to which rows other than launches refer.
+/// Launch contexts to which rows refer that are not launches.
 pub(super) struct RowContexts {
     /// Calls that waited or recorded a CUDA event.
     sync_calls: SyncCalls,
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(shown(256), (256, 256));
         assert_eq!(shown(2048), (2048, 256));
         assert_eq!(shown(2049), (2048, 129));
-        // In each of these stacks, the 128 frames at the root are dropped.
+        // From each stack of this test, the 128 frames at the root are dropped.
         assert!((257..=384).all(|depth| shown(depth) == (depth, depth - 128)));
         assert_eq!(shown(16_000), (2048, 16_000 - 15_744));
     }

@@ -4,7 +4,7 @@
 use gpuflame_model::record::{Fields, Payload};
 
 /// The correlation ids that a file contains. The index of an entry is the correlation id in the rows. An entry is 0 if
-/// the file contains no such id.
+/// the file contains no id for the row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileIds {
     /// Encoded differences between consecutive ids.

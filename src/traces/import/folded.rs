@@ -1,5 +1,6 @@
-//! Reads folded stacks such as `main;decode;gemm 3099632`. Also reads extended folded stacks. Their lines also contain
-//! the time, the program's name, the process, the thread and the processor (`TIME COMM PID TID CPU main;decode`).
+//! Reads folded stacks such as `main;decode;gemm 3099632`. Also reads extended folded stacks. Lines of extended folded
+//! stacks also contain the time, the program's name, the process, the thread and the processor (`TIME COMM PID TID CPU
+//! main;decode`).
 
 use std::io::BufRead;
 
@@ -23,7 +24,7 @@ pub(super) fn split_two_counts(line: &[u8]) -> Option<(&[u8], [u64; 2])> {
     Some((frames, [first, second]))
 }
 
-/// If the number at the end of a line cannot be a weight, describes this number.
+/// Describes the number at the end of a line, if this number cannot be a weight.
 pub(super) fn describe_weight(line: &[u8]) -> Option<String> {
     let at = line.iter().rposition(|&byte| byte == b' ' || byte == b'\t')?;
     let frames = line[..at].trim_ascii();
@@ -38,13 +39,13 @@ pub(super) fn describe_weight(line: &[u8]) -> Option<String> {
 }
 
 /// Parses a line of an extended folded-stack file, which has six fields. The program's name may contain blanks. So the
-/// name ends before the first run of three numbers (process, thread and processor).
+/// name ends before the first three consecutive numbers (process, thread and processor).
 pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let time = parse_integer(words.next()?).filter(|&time| time >= 0)?;
     let comm_start = offset(line, words.next()?);
     let words: Vec<&[u8]> = words.collect();
-    // Find the first run of three numbers that is followed by a word.
+    // Find the first three consecutive numbers that are followed by a word.
     let at = words.windows(3).position(|three| three.iter().all(|word| parse_integer(word).is_some()))?;
     let [process, thread, cpu] = [at, at + 1, at + 2].map(|at| parse_integer(words[at]));
     let frames = line[offset(line, words.get(at + 3)?)..].trim_ascii_end();
@@ -81,7 +82,7 @@ pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) 
 }
 
 /// Reads an extended folded-stack file. Lines with fewer fields are skipped and counted in [`ReadCounts::non_events`].
-/// The tool that defined the format skips them, too.
+/// The tool that defined the format skips lines with fewer fields, too.
 pub(super) fn read_extended(
     input: impl BufRead,
     accept_cut: bool,

@@ -1,14 +1,14 @@
-//! Attributes the operations of a graph launch to the stacks that captured them. These stacks come from traces that
-//! were recorded during the capture.
+//! Attributes the operations of a graph launch to the stacks that captured them. The stacks come from capture traces,
+//! which were recorded while the graph was captured.
 //!
 //! vLLM and sglang write one trace while they capture graphs, and later write other traces of runs. In the trace of a
 //! run, all operations of a model may belong to one graph launch. The stack of this launch does not show which stacks
-//! captured the single operations. Each operation is matched to a captured call in one of these ways:
+//! captured the single operations. Each operation is matched to a captured call in one of the following ways:
 //!
 //! - by graph node id, if both traces contain node ids;
 //! - by the whole sequence, if the operations of a launch have the same names in the same order as the operations of a
-//!   capture. If several captures match, consecutive launches must match consecutive captures. The branches of a graph
-//!   run on several streams in any order, so each stream is matched as a separate sequence;
+//!   capture. If several captures match a launch, consecutive launches must match consecutive captures. The branches of
+//!   a graph run on several streams in any order, so each stream is matched as a separate sequence;
 //! - only by the number and kinds of operations, if the captured calls do not contain the names of kernels. Such a
 //!   match is a guess, and the frame [`GUESSED`] marks it.
 //!
@@ -25,8 +25,8 @@ use gpuflame_model::record::{Detail, IdMap};
 
 /// Innermost frame of a stack that was matched only by the number of operations.
 pub(super) const GUESSED: &str = "[guessed by count]";
-/// One in this number of captured calls may have no matching operation. In a capture with fewer calls, one call may
-/// still have no matching operation.
+/// In a matching capture, one call without a matching operation is allowed per this number of calls. In a capture with
+/// fewer calls, one such call is allowed.
 const CALLS_PER_MISSING_OP: usize = 50;
 
 /// A call that is part of the capture or launch of a graph.
@@ -74,8 +74,8 @@ impl GraphRole {
 #[derive(Debug, Default)]
 pub(super) struct GraphCaptures {
     captures: Vec<Vec<CapturedCall>>,
-    /// Stack that created each graph node, keyed by the id of the node. `None` if several stacks created a node with
-    /// this id.
+    /// Stack that created each graph node, keyed by the id of the node. The value is `None` if several stacks created a
+    /// node with this id.
     by_node: HashMap<u64, Option<u32>>,
     names: NameTable,
     /// Frames of each stack, root first.
@@ -93,7 +93,7 @@ struct CapturedCall {
     stack: u32,
 }
 
-/// Amounts of the GPU time of graph launches, by how it was attributed to captures, in ns.
+/// GPU time of graph launches in ns, divided by the way in which the time was attributed to captures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCoverage {
     /// GPU time of all operations that belong to graph launches.
@@ -109,7 +109,7 @@ pub struct CaptureCoverage {
 /// Stack by which an operation of a graph was captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeOrigin {
-    /// The operation was captured with this stack. The flag is true if this stack is a guess.
+    /// The operation was captured with this stack. The second value is true if this stack is a guess.
     CapturedBy(u32, bool),
     /// The stack is unknown.
     Unknown,
@@ -164,8 +164,8 @@ impl GraphCaptures {
         self.captures.extend(found.into_iter().map(|(_, sequence)| sequence));
     }
 
-    /// Stores the stack that created a graph node. If a node id occurs with several different stacks, none of these
-    /// stacks is used.
+    /// Stores the stack that created a graph node. If a node id occurs with several different stacks, the node has no
+    /// stack.
     pub(super) fn add_node(&mut self, node: u64, stack: u32) {
         let known = self.by_node.entry(node).or_insert(Some(stack));
         if *known != Some(stack) {
@@ -243,8 +243,8 @@ impl GraphCaptures {
         (origins, coverage)
     }
 
-    /// Returns all graph launches, sorted by thread and time, each with the captures that it may have launched. Each
-    /// such capture matches the launch itself, and fits the captures that match the previous and the next launch.
+    /// Returns all graph launches, sorted by thread and time, each with the captures that it may have launched. Each of
+    /// these captures matches the launch, and fits the captures that match the launches before and after it.
     fn graph_launches(
         &self,
         launches: &[u32],
@@ -298,8 +298,8 @@ struct CaptureMatch {
     guessed: bool,
 }
 
-/// Splits the launches into the longest possible runs in which consecutive launches match consecutive captures. For
-/// each launch, only the captures that belong to such a sequence are kept.
+/// Splits the launches into the longest possible sequences in which consecutive launches match consecutive captures.
+/// For each launch, only the captures that belong to such a sequence are kept.
 fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     let mut first = 0;
     while first < graph_launches.len() {
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn overlapping_branches_are_matched_stream_by_stream() {
-        // The calls 1, 2, 3 and 4 were captured. Calls 2 and 3 are on two different streams. The operation of call 3
+        // The calls 1, 2, 3 and 4 were captured. Calls 2 and 3 are on different streams, and the operation of call 3
         // ran before the operation of call 2.
         let (stacks, _) =
             match_capture(&works(&[(1, 7), (3, 8), (2, 7), (4, 7)]), &sequence(&[1, 2, 3, 4])).unwrap();

@@ -1,13 +1,12 @@
 //! Finds the edges (dependencies between nodes) of CUDA graphs. In the traces of PyTorch's Cuspy, each edge is a flow
 //! in each launch of the graph. The flow leads from the end of one node to the start of another node. The ids of these
-//! flows are 2^40 or higher. Other flows lead from the launching call to the root nodes, which do not wait for any
-//! node.
+//! flows are 2^40 or higher. Flows with lower ids lead from the launching call to the root nodes, which do not wait for
+//! any node.
 //!
-//! A flow contains only the lane (process and thread field) and the time of the nodes that it connects, and not their
-//! ids. If several nodes fit a flow, the edge is unknown. If no flow leads to a node, all edges to that node are
-//! unknown as well. The reason is that Cuspy draws no edge from an empty node (a node without a row). A node that
-//! records a CUDA event takes no time. If an edge leads through such a node, it becomes an edge between the node's
-//! neighbours.
+//! A flow contains the lane (process and thread field) and the time of the two nodes that it connects, but not the ids
+//! of these nodes. If several nodes fit a flow, the edge is unknown. If no flow leads to a node, all edges to that node
+//! are unknown as well, because Cuspy draws no edge from an empty node (a node without a row). A node that records a
+//! CUDA event takes no time. If an edge leads through such a node, it becomes an edge between the node's neighbours.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -21,8 +20,9 @@ use gpuflame_model::record::{
 
 /// Smallest id of a flow between two nodes of a graph.
 pub(super) const FIRST_DEPENDENCY_FLOW: u64 = 1 << 40;
-/// Maximum difference in ns between the end of a node and the start of a flow that leads from this node. The two times
-/// may differ, because the profiler rounds the start and the duration of the node separately.
+/// Maximum difference in ns between the end of a node and the start of a flow that leads from this node. The end of the
+/// node and the start of the flow may differ, because the profiler rounds the start and the duration of the node
+/// separately.
 const MAX_ROUNDING_NS: i64 = 2;
 
 /// Start or end of a flow, with the correlation id of the trace event to which it is attached.
@@ -82,8 +82,8 @@ impl GraphFlows {
     }
 
     /// Finds the edges of all graphs. For each flow that is not an edge, passes both ends to `other`. The second
-    /// argument is the correlation id of the trace event to which the end is attached. The last argument is true for
-    /// the flow's start. `launch_ends` contains the ends of the flows that lead from calls.
+    /// argument of `other` is the correlation id of the trace event to which the end is attached. The last argument is
+    /// true for the flow's start. `launch_ends` contains the ends of the flows that lead from calls.
     pub(super) fn resolve(
         self,
         ops: &OpRecords,
@@ -163,8 +163,8 @@ impl Runs {
             before.correlation == after.correlation
                 && before.key.0 == after.key.0
                 && before.key != after.key
-                // The first node must not begin after the second node. If both begin at the same time, the first must
-                // not end later.
+                // The first node must not begin after the second node. If both nodes begin at the same time, the first
+                // node must not end later than the second node.
                 && (before.start, before.end) <= (after.start, after.end)
         };
         let pairs: BTreeSet<_> =
@@ -178,8 +178,8 @@ impl Runs {
 pub(super) struct GraphEdges {
     /// Ids of graphs that are known to have no edges.
     without_edges: BTreeSet<u32>,
-    /// Predecessors of each node, keyed by the node. A predecessor is a node that must end before the node begins. A
-    /// predecessor is `None` if it is unknown.
+    /// Predecessors of each node, keyed by the node. A predecessor is a node that must end before the node begins. The
+    /// value `None` represents an unknown predecessor.
     before: BTreeMap<NodeKey, BTreeSet<Option<NodeKey>>>,
     idle: Vec<IdleRun>,
 }
@@ -246,7 +246,7 @@ impl GraphEdges {
     }
 
     /// Returns a map whose keys are the correlation ids of launches and calls that ran functions on the host. All
-    /// values in the map are `None`; the caller sets them.
+    /// values in the returned map are `None`; the caller of this function sets the values.
     pub(super) fn host_launches(&self) -> IdMap<u64, Option<CorrelationId>> {
         self.idle.iter().filter(|idle| idle.is_host).map(|idle| (idle.run.correlation, None)).collect()
     }
@@ -258,8 +258,8 @@ impl GraphEdges {
         nanos: &dyn Fn(i64) -> Nanos,
         each: &mut dyn FnMut(&Row<'_>),
     ) {
-        // The id 0 does not belong to any node. So this row only states that the graph's edges were recorded, and that
-        // it has none.
+        // The id 0 does not belong to any node. So a row with this id only states that the graph's edges were recorded,
+        // and that the graph has no edges.
         for graph in &self.without_edges {
             each(&Row::GraphEdge(GraphEdge { graph: GraphId(*graph), from: None, to: GraphNodeId(0) }));
         }

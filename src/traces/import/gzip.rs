@@ -1,4 +1,4 @@
-//! Reads compressed traces (gzip, zstd) with two threads. One thread inflates the data, and the other thread reads the
+//! Reads compressed traces (gzip, zstd) with two threads. One thread inflates the data, and the second thread reads the
 //! inflated data.
 //!
 //! The reading thread does not copy the inflated bytes: the scanner reads them in the block to which the inflating
@@ -21,22 +21,22 @@ use gpuflame_model::error::Result;
 /// Size of a block in bytes, and number of blocks. Blocks are passed from one thread to the other.
 const BLOCK_BYTES: usize = 256 << 10;
 const BLOCK_COUNT: usize = 32;
-/// Number of blocks that are returned to the inflating thread together. The reading thread is the slower one, so the
-/// inflating thread usually waits for an empty block. Waking the inflating thread for each block would cost more time
-/// than returning sixteen blocks together.
+/// Number of blocks that are returned to the inflating thread together. The reading thread is slower than the inflating
+/// thread, so the inflating thread usually waits for an empty block. Waking the inflating thread for each block would
+/// cost more time than returning sixteen blocks together.
 const RETURN_BATCH: usize = BLOCK_COUNT / 2;
-/// Size in bytes of the free space at the front of a block. The unread bytes of the previous block are copied to this
-/// space. Most trace events are smaller than this space.
+/// Size in bytes of the free space at the front of a block, to which the unread bytes of the previous block are copied.
+/// Most trace events are smaller than this space.
 const HEADROOM_BYTES: usize = 32 << 10;
 /// Number of compressed bytes that are read in one step.
 const INPUT_BYTES: usize = 128 << 10;
 
-/// A trace event of up to this size in bytes is always accepted in a compressed file. A larger event is accepted only
-/// if the compressed file is large as well.
+/// A trace event of up to this size in bytes is always accepted in a compressed file. Larger events are accepted only
+/// in a large compressed file (see `MAX_EXPANSION`).
 const MIN_EVENT_LIMIT: usize = 16 << 20;
 /// Maximum size of a trace event, as a multiple of the compressed bytes that were read so far. Real traces shrink to
-/// about a tenth of their size by compression. A run of equal bytes shrinks to a thousandth. Without this limit, such a
-/// run would take far more memory than the size of the file justifies.
+/// about a tenth of their size by compression. A run of equal bytes shrinks to a thousandth. Without this limit, a
+/// small file with a run of equal bytes would take a large amount of memory.
 const EVENT_BYTES_PER_COMPRESSED: u64 = 64;
 
 /// Whether a file that begins with `head` is compressed in a way that gpuflame can read.
@@ -61,7 +61,7 @@ enum Stream {
     Gzip(Box<GzipMembers<InputReader>>),
     Zstd(Box<ZstdFrames<InputReader>>),
     Plain(InputReader),
-    /// The stream is truncated or damaged, and only this error is left to be returned.
+    /// The stream is truncated or damaged. The remaining read returns this error.
     Broken(Option<std::io::Error>),
 }
 
@@ -89,8 +89,8 @@ impl Read for CountingReader {
 pub(super) const TRUNCATED_AT: &str = "data is truncated at byte";
 pub(super) const DAMAGED_AT: &str = "data is damaged at byte";
 
-/// Whether the error means that the compressed data is truncated or damaged. If the data is truncated or damaged, the
-/// data before the damage can be used.
+/// Whether the error means that the compressed data is truncated or damaged. In that case, the data before the damage
+/// can be used.
 pub(super) fn is_damage(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput)
 }
@@ -228,7 +228,7 @@ impl Inflater {
                 None => {}
                 Some(Ok(())) => return,
                 Some(Err(error)) => {
-                    // If the thread that reads the blocks has ended, sending fails.
+                    // Sending fails if the thread that reads the blocks has ended.
                     let _ = full.send(Err(error));
                     return;
                 }
@@ -256,7 +256,7 @@ impl Read for Inflater {
 pub(super) struct BlockReader {
     blocks: Receiver<std::io::Result<Buffer>>,
     returns: SyncSender<Buffer>,
-    /// Blocks that were read, and that are not returned to the inflating thread yet.
+    /// Blocks that were read, but that were not returned to the inflating thread yet.
     used: Vec<Buffer>,
     /// Size of a block in bytes.
     size: usize,
@@ -279,8 +279,8 @@ impl BlockReader {
         usize::try_from(limit).unwrap_or(usize::MAX).clamp(MIN_EVENT_LIMIT, MAX_EVENT_BYTES)
     }
 
-    /// Returns a block to the inflating thread for reuse. Several blocks are returned in one step. If the buffer has
-    /// another size, it is dropped instead.
+    /// Returns a block to the inflating thread for reuse. Several blocks are returned in one step. A buffer that does
+    /// not have the size of a block is dropped instead.
     fn return_block(&mut self, block: Buffer) {
         if block.size() == self.size {
             self.used.push(block);
@@ -292,8 +292,8 @@ impl BlockReader {
     }
 }
 
-/// A reader for a caller that loads the whole inflated content into memory. So it limits the size of the content to a
-/// multiple of the size of the compressed file.
+/// A reader for a caller that loads the whole inflated content into memory. The reader limits the size of the content
+/// to a multiple of the size of the compressed file, because the content must fit into memory.
 pub(super) struct InProportion {
     blocks: BlockReader,
     count: u64,
@@ -329,7 +329,7 @@ impl Source for BlockReader {
     fn refill(&mut self, buffer: &mut Buffer) -> std::result::Result<bool, RefillError> {
         let unread = buffer.unread().len();
         if unread > HEADROOM_BYTES {
-            // If an event is larger than a block, it was assembled in a larger buffer, which is dropped.
+            // An event that is larger than a block was assembled in a larger buffer, which is dropped.
             if buffer.size() == self.size {
                 let mut grown = Buffer::new(0);
                 grown.append(buffer.unread(), MAX_EVENT_BYTES)?;

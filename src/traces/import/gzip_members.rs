@@ -1,6 +1,6 @@
 //! Inflates a gzip file, one member after another. Zero bytes after a member, which may come from tapes and full disks,
-//! are skipped and counted. If other data follows a member, it is an error, because another program may have written to
-//! the file.
+//! are skipped and counted. Any other data after a member is an error, because another program may have written to the
+//! file.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result};
 

@@ -1,11 +1,10 @@
-//! Finds the stacks that a thread had while it delayed a GPU. The GPU was idle in that time because the thread had not
-//! yet launched the GPU's next work.
+//! Finds the stacks that a thread had while it delayed a GPU. A thread delays a GPU while the GPU is idle because the
+//! thread has not yet launched the GPU's next work.
 //!
-//! The launch at the end of an idle gap does not explain the gap. The thread launched late because of what it did
-//! before the launch. So the part of the gap in which the thread was late is divided into pieces. There is one piece
-//! for each slice that was the innermost open slice of the thread. If this slice only contains other slices (as a range
-//! or step does), the piece is labelled with the slices before and after it. The same label is used if no slice was
-//! open.
+//! The launch at the end of an idle gap does not explain the gap. The launch was late because the thread did something
+//! else before. So the part of the gap in which the thread was late is divided into pieces. There is one piece for each
+//! slice that was the innermost open slice of the thread. If this slice only groups other slices (as a range or step
+//! does), or if no slice was open, the piece is labelled with the slices before and after it.
 
 use super::call_records::CallRecords;
 use super::name_table::NameTable;
@@ -30,12 +29,12 @@ pub(super) struct HostDelays {
     at: usize,
     /// Current state of the thread, and the time at which this state began.
     state: (i64, SliceState),
-    /// Label of the last slice that ended at the nesting depth of the current state.
+    /// Label of the slice that most recently ended at the nesting depth of the current state.
     before: Option<u32>,
     /// Stacks that the thread had during the requested spans. At the end of each span, there is a state with the empty
     /// stack.
     pub(super) states: ThreadStates,
-    /// All labels of the trace, and the labels of gaps between slices.
+    /// All labels of the trace, and the labels of gaps between two slices.
     pub(super) labels: GapLabels,
 }
 
@@ -43,7 +42,7 @@ pub(super) struct HostDelays {
 enum SliceState {
     /// The thread is inside the innermost slice of this stack.
     Working(u32),
-    /// The thread is inside the innermost slice of this stack. The innermost slice of this stack only contains other
+    /// The thread is inside the innermost slice of this stack. The innermost slice of this stack only groups other
     /// slices.
     Framing(u32),
 }
@@ -93,8 +92,7 @@ impl GapLabels {
         Some(label)
     }
 
-    /// If `label` is the name of a function that waits for another thread, returns the label that is shown for such a
-    /// wait.
+    /// Returns the label that is shown for a wait, if `label` is the name of a function that waits for another thread.
     fn lock_wait_label(&mut self, label: u32) -> Option<u32> {
         let is_wait =
             *self.lock_waits.entry(label).or_insert_with(|| self.labels.text(label).contains(LOCK_FUNCTION));
@@ -138,7 +136,7 @@ impl HostDelays {
     }
 
     /// Processes the end of one or more slices at `time`. `over` contains the label of the innermost slice that ended,
-    /// and the innermost slice that is still open after that.
+    /// and the innermost slice that is still open at `time`.
     pub(super) fn on_slices_end(
         &mut self,
         time: i64,
@@ -194,8 +192,8 @@ pub(super) fn ops_by_device(ops: &OpRecords, calls: &CallRecords) -> Vec<u32> {
 }
 
 /// Returns, for each of `threads` threads, the time spans in which it delayed a GPU. In such a span, the GPU ran none
-/// of the operations that `counted` selects. The thread had not yet launched the next of these operations. `ops` must
-/// be in the order of [`ops_by_device`].
+/// of the operations that `counted` selects, because the thread had not yet launched the next of these operations.
+/// `ops` must be in the order of [`ops_by_device`].
 pub(super) fn delay_spans<'a>(
     ops: impl Iterator<Item = OpRecord<'a>>,
     calls: &CallRecords,
@@ -203,8 +201,8 @@ pub(super) fn delay_spans<'a>(
     counted: impl Fn(&OpRecord<'_>) -> bool,
 ) -> Vec<Vec<(i64, i64)>> {
     let mut spans = vec![Vec::new(); threads];
-    // Device, start of the last operation, latest end of all operations before it, and latest end of all operations
-    // including it.
+    // Device, start of the previous operation, latest end of all operations before the previous one, and latest end of
+    // all operations including the previous one.
     let mut busy: Option<(u32, i64, i64, i64)> = None;
     for op in ops.filter(|op| counted(op)) {
         let device = op.shape.device;
@@ -225,8 +223,8 @@ pub(super) fn delay_spans<'a>(
     spans
 }
 
-/// Returns the time spans in which each of `threads` threads was not in a launching call, between its first and its
-/// last call.
+/// Returns, for each of `threads` threads, the time spans between its first and its last call in which the thread was
+/// not in a launching call.
 pub(super) fn between_launches(calls: &CallRecords, threads: usize) -> Vec<Vec<(i64, i64)>> {
     let mut launches: Vec<Vec<(i64, i64)>> = vec![Vec::new(); threads];
     let mut bounds = vec![(i64::MAX, i64::MIN); threads];
@@ -252,7 +250,7 @@ pub(super) fn between_launches(calls: &CallRecords, threads: usize) -> Vec<Vec<(
     launches
 }
 
-/// Extends the beginning of each span back to the end of the last launch that the thread made before the span.
+/// Extends each span backwards, to the end of the launch that the thread made directly before the span.
 pub(super) fn since_last_launch(
     mut spans: Vec<Vec<(i64, i64)>>,
     calls: &CallRecords,

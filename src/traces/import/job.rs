@@ -18,8 +18,8 @@ const VARIABLES: [(&[u8], &[u8]); 4] = [
 
 impl JobPlace {
     /// Reads the rank from the object that torch.profiler writes before the trace events: `"distributedInfo":
-    /// {"backend": "nccl", "rank": 3, "world_size": 8, …`. This object also contains process groups, which have their
-    /// own ranks and sizes. The process groups are ignored.
+    /// {"backend": "nccl", "rank": 3, "world_size": 8, …`. This object also contains process groups with their own
+    /// ranks and sizes, which are ignored.
     pub(super) fn from_head(head: &[u8]) -> Self {
         let info = text_after(head, b"\"distributedInfo\"").map(<[u8]>::trim_ascii_start);
         let object = info.and_then(|info| info.strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{"));
@@ -77,8 +77,8 @@ fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Parses the number at the start of `text`. The number may be written in quotes. If the number extends to the end of
-/// the text, returns `None`, because the number may be truncated.
+/// Parses the number at the start of `text`. The number may be written in quotes. Returns `None` if the number extends
+/// to the end of the text, because the number may be truncated.
 fn parse_number(text: &[u8]) -> Option<u32> {
     let text = text.strip_prefix(b"\"").unwrap_or(text);
     let end = text.iter().position(|byte| !byte.is_ascii_digit())?;

@@ -2,9 +2,9 @@
 //! two separate trace events (`ac2g`), or of a `bind_id` in the events of the call and the operation. With a flow, the
 //! launch of an operation can be found even if its correlation id is missing or is used by several processes.
 //!
-//! At nearly all starts and ends of flows, the flow's id is equal to the correlation id of the previous event. If the
-//! two ids are equal, this start or end adds no information and is not stored. So if only one end of a flow is stored,
-//! the other end is at the call or operation whose correlation id is the flow's id.
+//! At nearly all starts and ends of flows, the flow's id is equal to the correlation id of the previous event. A start
+//! or end whose id is equal to that correlation id adds no information and is not stored. So if only one end of a flow
+//! is stored, the other end is at the call or operation whose correlation id is the flow's id.
 
 use std::collections::HashSet;
 
@@ -19,8 +19,8 @@ use super::slices::NONE;
 pub(super) struct LaunchFlows {
     starts: Vec<FlowEnd>,
     ends: Vec<FlowEnd>,
-    /// Whether flow ids are equal to correlation ids. The first value is about the calls at which flows start, and the
-    /// second value is about the operations at which they end.
+    /// Whether flow ids are equal to correlation ids. The first value is for the calls at which flows start, and the
+    /// second value is for the operations at which flows end.
     repeats: [Repeats; 2],
 }
 
@@ -48,8 +48,8 @@ pub(super) struct FlowEnd {
     /// Index of the call or operation, or [`NONE`] if only the lane and the time are known.
     pub(super) number: u32,
     pub(super) kind: FlowKind,
-    /// Whether the flow ends at the operation that runs at `time`. If the value is false, the flow ends at the
-    /// operation that begins next.
+    /// Whether the flow ends at the operation that runs at `time`. If the field is false, the flow ends at the next
+    /// operation that begins.
     pub(super) enclosed: bool,
 }
 
@@ -59,7 +59,7 @@ impl LaunchFlows {
     }
 
     /// Processes one end of the flow `id`. The event at this end has the correlation id `correlation` (0 if the event
-    /// has none). Returns true if the two ids are equal, so that this end need not be stored.
+    /// has none). Returns true if the flow id and the correlation id are equal, so that this end need not be stored.
     pub(super) fn is_repeated(&mut self, id: u64, correlation: u64, begins: bool) -> bool {
         let repeats = &mut self.repeats[usize::from(!begins)];
         repeats.same |= correlation == id;
@@ -84,9 +84,9 @@ impl LaunchFlows {
         self.starts.is_empty() && self.ends.is_empty()
     }
 
-    /// Finds the calls at which flows start, and the operations at which they end. The result contains the flows to
-    /// each operation, and the calls at the start of each flow. `lane_of_thread` contains the lane (process and thread
-    /// field) of each thread.
+    /// Finds the calls at which flows start, and the operations at which they end. Returns the flows to each operation,
+    /// and the calls at the start of each flow. `lane_of_thread` contains the lane (process and thread field) of each
+    /// thread.
     pub(super) fn resolve(
         self,
         ops: &OpRecords,
@@ -97,7 +97,7 @@ impl LaunchFlows {
         if self.is_empty() {
             return resolved;
         }
-        // The result is empty if the index of the call or operation is known for each end of a flow.
+        // The returned map is empty if the index of the call or operation is known for each end of a flow.
         let by_place = |ends: &[FlowEnd], count: usize, place: &dyn Fn(u32) -> (u32, i64)| {
             let count = if ends.iter().any(|end| end.number == NONE) { count } else { 0 };
             let mut order: Vec<u32> = (0..count as u32).collect();
@@ -162,8 +162,8 @@ impl LaunchFlows {
     }
 }
 
-/// Returns the last item on the lane that begins at or before `time` and for which `is_open` returns true. An item
-/// comes before the items that it encloses, so the search goes back over up to `MAX_STEPS` items.
+/// Returns the latest item on the lane that begins at or before `time` and for which `is_open` returns true. The search
+/// goes back over up to `MAX_STEPS` items, because an item comes before the items that it encloses.
 fn innermost_at(
     order: &[u32],
     last: &LastFound,

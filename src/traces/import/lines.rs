@@ -5,7 +5,7 @@ use std::io::BufRead;
 use super::ReadCounts;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Maximum length of a line in bytes. The lines of real traces are far shorter than this.
+/// Maximum length of a line in bytes. The lines of real traces are far shorter than this limit.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// A line without its line break.
@@ -27,8 +27,8 @@ impl Line<'_> {
     }
 }
 
-/// Calls `take` with each line. If the last line has no line break, it may be truncated. If `accept_cut` is true, such
-/// a line is skipped.
+/// Calls `take` with each line. A last line without a line break may be truncated. If `accept_cut` is true, such a line
+/// is skipped.
 pub(super) fn for_each_line(
     mut input: impl BufRead,
     accept_cut: bool,

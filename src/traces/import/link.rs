@@ -1,5 +1,5 @@
-//! Links each GPU operation to the call that launched it. The results are counted in a [`LinkReport`]. Users see these
-//! counts as well.
+//! Links each GPU operation to the call that launched it. A [`LinkReport`] contains the numbers of linked and unlinked
+//! operations. These numbers are also shown to the user.
 //!
 //! A link is based on one of the following kinds of evidence. The strongest kind is listed first:
 //!
@@ -8,11 +8,11 @@
 //! 3. a flow whose category is unknown;
 //! 4. the external id, if the operation has no correlation id.
 //!
-//! If several calls have the id, calls that can start an operation of this kind are preferred. For example, for a
-//! kernel, a kernel launch is preferred to a call that records a CUDA event. If such calls are nested, the innermost
-//! call is preferred. Even after these rules, several calls may remain. The remaining calls are linked to the
-//! operations in order of time if four conditions hold: there are as many calls as operations, the calls are on one
-//! thread, the operations are on one stream, and each call began before its operation. Otherwise, an operation is
+//! If several calls have the id of an operation, calls that can start an operation of this kind are preferred. For
+//! example, for a kernel, a kernel launch is preferred to a call that records a CUDA event. Among nested calls that can
+//! start the operation, the innermost call is preferred. Several calls may still remain. The remaining calls are linked
+//! to the operations in order of time if four conditions hold: there are as many calls as operations, the calls are on
+//! one thread, the operations are on one stream, and each call began before its operation. Otherwise, an operation is
 //! linked to a call only if exactly one of the calls began before the operation. If no call or several calls began
 //! before it, the operation is *ambiguous* and is not linked to any call.
 
@@ -56,8 +56,8 @@ pub struct LinkReport {
     pub multi_op_launches: u64,
     /// Maximum number of operations per launch.
     pub max_ops_per_launch: u64,
-    /// Number of displaced operations, whose times are on another clock than the times of most operations. The rows of
-    /// these operations have no times.
+    /// Number of displaced operations, whose times are on a different clock from the times of most operations. The rows
+    /// of these operations have no times.
     pub displaced_ops: u64,
     /// Number of operations that start before their launch.
     pub started_before_launch: u64,
@@ -65,7 +65,7 @@ pub struct LinkReport {
     pub launches_without_op: u64,
     /// Number of operations whose stream is not in the trace.
     pub ops_without_stream: u64,
-    /// Number of records of waits for a CUDA event, a stream or a device.
+    /// Number of records about waits for a CUDA event, a stream or a device.
     pub sync_records: u64,
     /// Number of calls in which the host waits, or that make a stream wait.
     pub wait_calls: u64,
@@ -78,7 +78,7 @@ pub struct LinkReport {
     pub attribute_launches: u64,
     /// Number of programmatic dependent launches that were captured into a CUDA graph.
     pub captured_programmatic_launches: u64,
-    /// Streams whose kind is in the trace.
+    /// Streams for which the trace contains the kind of stream.
     pub streams: Vec<LinkedStream>,
     /// Start and end of each period in which a profiler worked on the program's threads, if the trace contains such
     /// periods. The times are on the clock of the rows.
@@ -88,7 +88,7 @@ pub struct LinkReport {
     /// Named ranges and steps, sorted by start. The times of the ranges are on the clock of the rows. The list is empty
     /// unless [`Options::ranges`](super::Options::ranges) requests the ranges.
     pub ranges: Vec<NamedRange>,
-    /// Start time of the last step on the clock of the rows. `None` unless the trace has several steps.
+    /// Start time of the run's last step, on the clock of the rows. `None` unless the trace has several steps.
     pub last_step: Option<i64>,
     /// GPU time in ns of the operations that backward operators launched, and the part of this time that is attributed
     /// to forward operators. `None` unless this attribution was requested.
@@ -108,7 +108,7 @@ pub struct LinkReport {
     pub flow_ops: u64,
     /// Number of operations that were linked by an external id.
     pub external_ops: u64,
-    /// Number of operations that have neither a launch nor a correlation id.
+    /// Number of operations that have no correlation id and were not linked to a launch.
     pub ops_without_id: u64,
     /// Number of begin events without an end, and number of end events without a begin.
     pub unpaired_edges: (u64, u64),
@@ -126,8 +126,8 @@ pub struct LinkReport {
     /// Whether the steps in the trace come from several processes. If several processes have steps, a step and the next
     /// step may belong to different processes.
     pub has_steps_of_several_processes: bool,
-    /// GPUs that were given a new index, because another part of a merged trace uses the same index. Each entry
-    /// contains the new index, the index in the file, and the name of the part.
+    /// GPUs that got a new index, because another part of a merged trace uses the same index for a different GPU. Each
+    /// entry contains the new index, the index in the file, and the name of the part.
     pub renumbered_devices: Vec<(u32, u32, String)>,
     /// Correlation ids in the file. The index of an entry is the correlation id in the rows.
     pub file_ids: FileIds,
@@ -135,8 +135,8 @@ pub struct LinkReport {
     pub unknown_categories: Vec<(String, u64)>,
     /// Offset that is added to all times so that no time is below 1.
     pub offset: i64,
-    /// Smallest correlation id of all calls, and earliest start of all operations with a launch. The key is the id of a
-    /// process, or 0 for all processes together.
+    /// Smallest correlation id of all calls, and earliest start of all operations with a launch. There is one entry per
+    /// process id; the entry with the id 0 is for all processes together.
     pub(super) first_linked: BTreeMap<u32, (u64, i64)>,
 }
 
@@ -172,8 +172,8 @@ pub(super) struct Linking<'a> {
     pub(super) external_ops: Vec<(u64, u32)>,
 }
 
-/// Calls at which flows to operations start. Operations without a flow are linked to such a call only if no other call
-/// can have launched them.
+/// Calls at which flows to operations start. An operation without a flow is linked to one of these calls only if no
+/// other call can have launched the operation.
 type FlowCalls = IdMap<u32, ()>;
 
 /// Counts of operations that could not be linked simply by a unique correlation id.
@@ -195,7 +195,8 @@ impl Linking<'_> {
         };
         let ops = (0..).zip(self.ops.iter()).filter(|(_, op)| op.correlation != 0 && op.call().is_none());
         let ops: Vec<u32> = ops.map(|(at, _)| at).collect();
-        // Most calls in a trace start no GPU work. In a large trace, a list of all these calls would take megabytes.
+        // Most calls in a trace start no GPU work. In a large trace, a list of all calls that start no GPU work would
+        // take megabytes.
         let wanted = IdFilter::new(ops.iter().map(|at| self.ops.get(*at).correlation));
         let calls = self.calls.numbers().filter(|at| wanted.may_have(self.calls.correlation_of(*at)));
         let calls: Vec<u32> = calls.collect();
@@ -251,7 +252,7 @@ impl Linking<'_> {
         for (at, ids) in flows.ops() {
             let op = self.ops.get(at);
             // A flow of an unknown category may show a dependency instead of a launch, so a correlation id takes
-            // precedence over it.
+            // precedence over such a flow.
             let is_ambiguous = op.launch == OpLaunch::Ambiguous;
             if op.call().is_some() || (kind == FlowKind::Unknown && op.correlation != 0 && !is_ambiguous) {
                 continue;
@@ -317,7 +318,7 @@ impl Linking<'_> {
     }
 
     /// Links `ops` to the calls in `calls` that have the same id. Calls with a [`CallUse`] below `least` are ignored.
-    /// Calls that are in `by_flow` are used only if no other calls are left. Returns the number of operations that were
+    /// Calls in `by_flow` are used only if all other calls are excluded. Returns the number of operations that were
     /// linked in order of time.
     fn link_by_ids(
         &mut self,
@@ -518,8 +519,8 @@ pub(super) fn are_different<T: PartialEq>(mut values: impl Iterator<Item = T>) -
 /// Returns, for each process, the smallest correlation id of its calls, and the earliest start of its operations that
 /// have a launch.
 fn find_first_linked(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> BTreeMap<u32, (u64, i64)> {
-    // The values are first computed per thread, which is faster. There are few threads, and a list that is indexed by
-    // thread needs no map look-up.
+    // The values are first computed per thread. This is faster, because a list that is indexed by thread needs no map
+    // look-up.
     let mut by_thread: Vec<(Option<u64>, Option<i64>)> = vec![(None, None); processes.len()];
     for call in calls.iter().filter(|call| call.correlation != 0) {
         let id = &mut by_thread[call.thread as usize].0;

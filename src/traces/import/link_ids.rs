@@ -7,8 +7,8 @@ use gpuflame_model::record::{IdMap, hash_one};
 use super::call_records::CallRecords;
 use super::op_records::OpRecord;
 
-/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. Usually there are few
-/// such items, so the search advances in steps that double each time.
+/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. This number is usually
+/// small, so the search begins at the first item and doubles its step each time.
 pub(super) fn count_while<T>(sorted: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     let mut known = 0;
     let mut step = 1;
@@ -20,8 +20,8 @@ pub(super) fn count_while<T>(sorted: &[T], is_before: impl Fn(&T) -> bool) -> us
     known + next.partition_point(is_before)
 }
 
-/// The position that the last search in a sorted list has found. In a trace, most searches find a position near the
-/// position of the search before.
+/// The position that the previous search in a sorted list has found. In a trace, most searches find a position near the
+/// previous one.
 #[derive(Debug, Default)]
 pub(super) struct LastFound(Cell<usize>);
 

@@ -74,8 +74,8 @@ fn read_header(data: &mut &[u8]) -> Result<u8, &'static str> {
     Ok(flags)
 }
 
-/// Decompresses a block. A copy in it may begin in an earlier block of the same frame. `start` is the offset in `out`
-/// at which the frame's output begins.
+/// Decompresses a block. A copy in the block may refer to bytes of an earlier block in the same frame. `start` is the
+/// offset in `out` at which the frame's output begins.
 fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize) -> Result<(), &'static str> {
     loop {
         let token = take(&mut block, 1)?[0];
@@ -94,7 +94,7 @@ fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize)
         if length > limit.saturating_sub(out.len()) {
             return Err(TOO_LARGE);
         }
-        // A copy may overlap with its own output. If a copy overlaps with its own output, the copied bytes repeat.
+        // The source of a copy may overlap with its output; the copied bytes then repeat.
         let from = out.len() - distance;
         (from..from + length).for_each(|at| out.push(out[at]));
     }
@@ -104,7 +104,7 @@ const TRUNCATED: &str = "the data is truncated";
 const TOO_LARGE: &str = "the data is larger than gpuflame reads";
 
 /// Reads the length of literals or of a copy. `bits` contains the first four bits of the length, which are in the
-/// token. If the length is longer, it continues in the following bytes.
+/// token. A longer length continues in the following bytes.
 fn read_length(block: &mut &[u8], bits: u8) -> Result<usize, &'static str> {
     let mut length = usize::from(bits);
     if bits == 15 {
@@ -185,7 +185,7 @@ mod tests {
 
     /// The text `hello hello hello hello, world`, as `lz4 -9` compresses it.
     const HELLO: &str = "04224d186440a7110000006d68656c6c6f200600702c20776f726c6400000000311be5b5";
-    /// The same text as `HELLO`. There is a checksum for the block, but not for the frame (`-BX --no-frame-crc`).
+    /// The same text as `HELLO`, but with a checksum for the block and not for the frame (`-BX --no-frame-crc`).
     const HELLO_BLOCK: &str = "04224d187040ad110000006d68656c6c6f200600702c20776f726c64d7f3a82400000000";
     /// The bytes 0 to 19, which are stored uncompressed.
     const STORED: &str = "04224d186440a714000080000102030405060708090a0b0c0d0e0f10111213000000009c818b82";

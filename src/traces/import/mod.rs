@@ -3,8 +3,8 @@
 //!
 //! [`open()`] detects the format of a file by its content, and [`Opened::read`] passes the file's events to a [`Sink`].
 //! The events are not stored, so a file may be larger than the memory. [`rows()`] links each GPU operation to the call
-//! that launched it, and the call to the slices that were open on the calling thread. [`rows()`] emits rows of the same
-//! kinds as gpuflame's own capture. [`recording()`] reads such rows from a recording of gpuflame.
+//! that launched it, and the call to the slices that were open on the calling thread. [`rows()`] emits rows of the
+//! kinds that gpuflame's own capture emits. [`recording()`] reads such rows from a recording of gpuflame.
 
 pub mod json;
 

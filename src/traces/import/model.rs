@@ -65,7 +65,7 @@ pub enum OpKind {
     /// A kernel.
     #[default]
     Kernel,
-    /// A copy. The direction of the copy may only be known from the operation's name.
+    /// A copy. In some traces, only the operation's name contains the direction of the copy.
     Copy,
     /// A fill of memory with a value.
     Set,
@@ -84,8 +84,8 @@ pub struct Op<'a> {
     pub start: i64,
     /// End time, in ns on the trace's clock. In a malformed trace, the end may be before the start.
     pub end: i64,
-    /// Process that launched the operation. Kineto's traces do not contain this process, because the process field of
-    /// their GPU events contains the device.
+    /// Process that launched the operation. Kineto's traces do not contain this process: the process field of their GPU
+    /// events contains the device.
     pub process: Id<'a>,
     /// Index of the GPU that ran the operation.
     pub device: Option<u32>,
@@ -119,8 +119,8 @@ pub struct Op<'a> {
     /// first, separated by `;`. If there is no such stack, the text is a single frame that states the reason.
     pub created: Text<'a>,
     /// Kinds of the frames in `created`, as one letter for each frame: `p` means Python, `r` range, and `c` call or
-    /// code. A single `f` means that `created` is the id of the stack's innermost frame in the [`Property`]
-    /// `stackFrames`, and not a stack.
+    /// code. A single `f` means that `created` is not a stack, but the id of the stack's innermost frame in the
+    /// [`Property`] `stackFrames`.
     pub created_kinds: Text<'a>,
     /// Whether the arguments of the trace event contain the operation's exact times, as in Paddle's traces.
     pub in_args: bool,
@@ -210,14 +210,15 @@ pub struct CpuOp<'a> {
     pub process: Id<'a>,
     /// Id of the thread of this time span, as written in the trace.
     pub thread: Id<'a>,
-    /// External id. Calls and GPU operations that were made inside this operator have the same id.
+    /// External id. External id of the operator. The calls inside the operator, and the GPU operations that they
+    /// launched, have the same id.
     pub external: Option<u64>,
     /// Id that PyTorch assigned to this execution of the operator. In an execution trace, the node of the operator has
     /// the same id.
     pub record_function: Option<u64>,
     /// Python functions that called the operator, innermost first, separated by `;`.
     pub call_stack: Text<'a>,
-    /// Sequence number. A forward operator and its backward operator have the same number.
+    /// Sequence number. A forward operator and its backward operator have the same sequence number.
     pub sequence: Option<u64>,
     /// Whether the arguments of the trace event contain the operator's exact times.
     pub in_args: bool,
@@ -255,7 +256,7 @@ pub enum SliceKind {
     Python,
     /// An operation that a GPU runs.
     Work,
-    /// A slice that has an unknown category, or no category.
+    /// A slice without a category, or with an unknown category.
     Unknown,
 }
 
@@ -317,7 +318,7 @@ pub struct Flow<'a> {
     pub id: u64,
     /// Whether this event is the start of the flow, and not its end.
     pub begins: bool,
-    /// Whether the flow ends in the slice that is open at `time`. If the value is false, the flow ends in the next
+    /// Whether the flow ends in the slice that is open at `time`. If the field is false, the flow ends in the next
     /// slice that begins.
     pub enclosed: bool,
     /// Time at which the flow starts or ends, in ns on the trace's clock.
@@ -361,10 +362,10 @@ pub struct Sync<'a> {
 /// any graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct IdleNode<'a> {
-    /// Whether the node or function runs on the host. If the value is false, the node records a CUDA event, and this
-    /// takes no time.
+    /// Whether the node or function runs on the host. If the field is false, the node records a CUDA event, which takes
+    /// no time.
     pub is_host: bool,
-    /// The execution, stored as an operation without a kind and a name.
+    /// The times and ids of the execution, stored as an operation without a kind and a name.
     pub run: Op<'a>,
 }
 
@@ -400,7 +401,7 @@ pub struct EventRecord<'a> {
     pub number: Option<u64>,
 }
 
-/// Name of a thread. If `thread` is `None`, the name of a process.
+/// Name of a thread. This is the name of the process if `thread` is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadName<'a> {
     /// Id of the process, as written in the trace.
@@ -446,8 +447,8 @@ pub struct StackLine<'a> {
     pub frames: Text<'a>,
 }
 
-/// Kinds of trace events that a [`Sink`] requests. A reader may skip all other events without parsing them. Skipping
-/// saves much time, because most of a trace consists of arguments that no sink needs.
+/// Kinds of trace events that a [`Sink`] requests. A reader may skip events that were not requested without parsing
+/// them. Skipping saves much time, because most of a trace consists of arguments that no sink needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants(u16);
 
@@ -468,7 +469,8 @@ impl Wants {
     pub const NAMES: Self = Self(1 << 6);
     /// Requests [`Event::Folded`] and [`Event::Stack`].
     pub const STACKS: Self = Self(1 << 7);
-    /// Requests [`Event::Other`]. If requested, the reader passes every such event to the sink.
+    /// Requests [`Event::Other`]. If [`Event::Other`] is requested, the reader passes every event of this kind to the
+    /// sink.
     pub const OTHER: Self = Self(1 << 8);
     /// Requests [`Event::Begin`] and [`Event::End`].
     pub const EDGES: Self = Self(1 << 9);
@@ -483,7 +485,7 @@ impl Wants {
     /// Requests everything except [`Wants::OTHER`], [`Wants::FLOWS`], [`Wants::EDGES`] and [`Wants::RAW`].
     pub const ALL: Self = Self(((1 << 8) - 1) | Self::DETAILS.0);
 
-    /// Returns the kinds that `self` or `other` requests.
+    /// Returns the kinds that `self`, `other` or both request.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -506,8 +508,8 @@ pub trait Sink {
     /// Receives the next trace event.
     fn event(&mut self, event: &Event<'_>);
 
-    /// Receives the text of a trace event. If the event itself was requested too, [`Sink::event`] receives the event
-    /// before that.
+    /// Receives the text of a trace event. If the event itself was requested too, it was passed to [`Sink::event`]
+    /// before.
     fn raw(&mut self, _event: RawEvent<'_>) {}
 }
 
@@ -537,12 +539,12 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 }
 
 /// A sink that several threads can fill. Each thread fills its own sink with the events in one part of the file. When
-/// all these sinks are joined, the result must be equal to one sink that received all events.
+/// all sinks are joined, they must be equal to one sink that received all events.
 pub trait Fork: Sink + Send + Sized {
     /// Creates an empty sink for a later part of the file.
     fn fork(&self) -> Self;
 
-    /// Appends the contents of `later` to `self`. `later` received the part of the file that follows the part of
-    /// `self`.
+    /// Appends the contents of `later` to `self`. `later` must have received the part of the file that follows the part
+    /// that `self` received.
     fn join(&mut self, later: Self);
 }

@@ -47,8 +47,8 @@ impl NameTable {
         self.texts.is_empty()
     }
 
-    /// Adds the names from a later part of the file. The result contains the new index of each of these names, at the
-    /// position of its old index.
+    /// Adds the names from a later part of the file. Returns the new index of each added name, at the position of its
+    /// old index.
     pub(crate) fn append(&mut self, later: Self) -> Vec<u32> {
         let mut raw = vec![Box::<[u8]>::default(); later.texts.len()];
         later.numbers.into_iter().for_each(|(text, number)| raw[number as usize] = text);

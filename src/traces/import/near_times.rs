@@ -5,7 +5,7 @@ use gpuflame_model::record::IdMap;
 
 use super::chunks::Chunks;
 
-/// A list of times. A time is accessed by its index.
+/// A list of times. Each time is accessed by its index.
 #[derive(Debug, Default)]
 pub(super) struct NearTimes {
     /// Difference between each time and the base of its block, or [`FAR`] if the time is in `far`.
@@ -17,8 +17,8 @@ pub(super) struct NearTimes {
 
 /// Number of times per block. All times in a block have the same base.
 const BLOCK: usize = 64;
-/// Time in ns by which the base of a block is before the first time in the block. This margin is needed because later
-/// entries of the block may be before the first entry.
+/// Time in ns by which the base of a block is before the first time in the block. This margin is needed because other
+/// times in the block may be before the first entry.
 const MARGIN_NS: i64 = 1 << 31;
 /// Marks a time whose difference from the base does not fit into 4 bytes.
 const FAR: u32 = u32::MAX;

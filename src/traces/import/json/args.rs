@@ -6,9 +6,9 @@ use super::mask::InstructionSet;
 /// Key and value of an argument.
 pub(super) type Arg = (Value, Value);
 
-/// Calls `take` with the key and value of each argument in an object. If the arguments were found by an earlier scan,
-/// `found` contains them. The loop ends at the first syntax error. Such errors are possible, because the scanner has
-/// skipped the object without parsing it.
+/// Calls `take` with the key and value of each argument in an object. `found` contains the arguments if an earlier scan
+/// has found them. The loop ends at the first syntax error. The object may contain syntax errors, because the scanner
+/// has skipped the object without parsing it.
 #[inline(always)]
 pub(super) fn for_each<L: InstructionSet>(
     bytes: &[u8],
@@ -18,8 +18,8 @@ pub(super) fn for_each<L: InstructionSet>(
 ) {
     let mut args = Args::new(bytes, object);
     let (mut found, is_found) = (found.unwrap_or_default().iter(), found.is_some());
-    // Arguments that were found and arguments that must be searched use the same loop, so that the code of `take` is
-    // inlined only once.
+    // The same loop passes on arguments that were found before and arguments that it finds itself, so that the code of
+    // `take` is inlined only once.
     while let Some((key, value)) = if is_found { found.next().copied() } else { args.next::<L>() } {
         match key.shape {
             Shape::Escaped => take(to_text(bytes, key).decode().as_bytes(), value),

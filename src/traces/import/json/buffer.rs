@@ -2,14 +2,14 @@
 //! the buffer.
 //!
 //! The scanner requests more bytes from a [`Source`] while some bytes in the buffer are still unread. [`ReaderSource`]
-//! moves these unread bytes to the front of the buffer, and reads more bytes after them. Another source may already
+//! moves these unread bytes to the front of the buffer, and reads more bytes after them. A different source may already
 //! have the next bytes in a second buffer (see `gzip`). Such a source copies the unread bytes to the front of the
 //! second buffer, and swaps the two buffers. So only the unread bytes have to be copied.
 
 use std::io::Read;
 
-/// Number of zero bytes after the content of the buffer. With them, 64 bytes can be loaded at any position. These zero
-/// bytes are not part of the trace.
+/// Number of zero bytes after the content of the buffer. Because of these zero bytes, 64 bytes can be loaded at any
+/// position of the content. These zero bytes are not part of the trace.
 pub(in super::super) const PADDING: usize = 64;
 /// Maximum size in bytes of a trace event, and therefore also of the buffer.
 pub(in super::super) const MAX_EVENT_BYTES: usize = 256 << 20;
@@ -26,7 +26,7 @@ pub(in super::super) struct Buffer {
 #[derive(Debug)]
 pub(in super::super) enum RefillError {
     Io(std::io::Error),
-    /// A single trace event is larger than this number of bytes, which is the limit.
+    /// A single trace event is larger than the limit. The value is the limit in bytes.
     EventTooLarge(usize),
 }
 
@@ -38,8 +38,8 @@ impl From<std::io::Error> for RefillError {
 
 /// A source of bytes for the scanner.
 pub(in super::super) trait Source {
-    /// Appends at least as many bytes as are unread in `buffer`. If fewer bytes were appended, a large trace event from
-    /// a pipe would be scanned again for every few bytes that arrive. Returns true if the input has no more bytes.
+    /// Appends at least as many bytes as are unread in `buffer`. Otherwise, a large trace event from a pipe would be
+    /// scanned again for every few bytes that arrive. Returns true if the input has no more bytes.
     fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, RefillError>;
 }
 
@@ -94,8 +94,8 @@ impl Buffer {
         true
     }
 
-    /// Appends `bytes` after the unread bytes. If necessary, the buffer grows. Returns an error if `limit` or more
-    /// bytes are already unread.
+    /// Appends `bytes` after the unread bytes. If necessary, the buffer grows. Returns an error if the buffer already
+    /// contains `limit` or more unread bytes.
     pub(in super::super) fn append(&mut self, bytes: &[u8], limit: usize) -> Result<(), RefillError> {
         if self.unread().len() >= limit {
             return Err(RefillError::EventTooLarge(limit));
@@ -129,7 +129,8 @@ impl Buffer {
         (self.begin, self.end) = (0, self.end - self.begin);
     }
 
-    /// Moves the unread bytes to the front of the buffer. If the unread bytes fill the whole buffer, doubles its size.
+    /// Moves the unread bytes to the front of the buffer. Doubles the size of the buffer if the unread bytes fill the
+    /// whole buffer.
     fn make_room(&mut self, size: usize) -> Result<(), RefillError> {
         self.move_to_front();
         let new_size = if self.is_full() { self.size() * 2 } else { self.size() }.max(size);
@@ -143,7 +144,7 @@ impl Buffer {
     }
 }
 
-/// A [`Source`] that reads from any type that implements [`Read`].
+/// A [`Source`] for any type that implements [`Read`].
 pub(super) struct ReaderSource<R> {
     pub(super) input: R,
     /// Initial size of the buffer in bytes.

@@ -1,8 +1,7 @@
 //! Classifies trace events by their category, and determines for which events the arguments must be read.
 //!
-//! If a file is read by two threads, the thread that finds the events also classifies them. The reason is that the
-//! other thread, which reads the fields, has more work. In addition, the thread that finds the events still has the
-//! arguments in its cache.
+//! If two threads read a file, the thread that finds the events also classifies them. There are two reasons: the thread
+//! that reads the fields has more work, and the thread that finds the events still has the arguments in its cache.
 
 use super::super::model::{CpuKind, FlowKind, OpKind, Wants};
 use super::cursor::{Shape, Value, load_at, to_text};
@@ -30,7 +29,7 @@ pub(super) enum Class {
     IdleNode {
         is_host: bool,
     },
-    /// Event that has no category. The event's arguments may determine its kind.
+    /// Event that has no category. The event's arguments may determine its class.
     Bare,
     Other,
 }
@@ -55,7 +54,7 @@ fn classify(category: &[u8]) -> Class {
         b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
         b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
         | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
-        // This category is the time that a profiler itself spent on the application's thread.
+        // Events of this category show the time that a profiler itself spent on the application's thread.
         b"overhead" => Class::Cpu(CpuKind::Overhead),
         b"ProfileStep" => Class::Cpu(CpuKind::Step),
         b"python_function" => Class::Python,
@@ -118,8 +117,8 @@ pub(super) fn step_or(bytes: &[u8], fields: &Fields, kind: CpuKind) -> CpuKind {
 }
 
 /// Whether the arguments of a CPU slice contain data that every sink needs. Such data are exact times (Paddle) and
-/// Python functions. Nearly all slices have arguments that contain neither. To be fast, the function only examines the
-/// text after each quote.
+/// Python functions. The arguments of nearly all slices contain neither of the two. To be fast, the function only
+/// examines the text after each quote.
 #[inline(always)]
 fn has_needed_args<L: InstructionSet>(bytes: &[u8], args: Value) -> bool {
     let (mut at, end) = (args.start as usize, args.end as usize);

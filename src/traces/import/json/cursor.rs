@@ -10,7 +10,7 @@ use super::buffer::PADDING;
 use super::mask::InstructionSet;
 use super::number::are_digits;
 
-/// Position at which the scanner stopped, and the syntax that was expected there.
+/// Position at which the scanner stopped, and the syntax that was expected at this position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) at: usize,
@@ -27,7 +27,7 @@ pub(super) enum Shape {
     String,
     /// A string that contains a backslash. Start and end do not include the quotes.
     Escaped,
-    /// A number, or a word without quotes such as `true`.
+    /// A number, or an unquoted word such as `true`.
     Word,
     /// An object or an array. Start and end include the brackets.
     Nested,
@@ -67,8 +67,8 @@ pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
 /// Returns the position of the first byte at or after `at` that is not a blank.
 ///
 /// This function and `word_end` advance in a loop with branches. The two functions do not compute the position from a
-/// bit mask. The branches nearly always go the same way as the previous time, so the processor predicts them and
-/// continues with later instructions. If the position were computed, the processor would have to wait for it.
+/// bit mask. The processor nearly always predicts the branches correctly, and continues with later instructions. It
+/// would have to wait for a position that is computed from a bit mask.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {
@@ -87,7 +87,7 @@ pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
 /// value.
 #[inline(always)]
 pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
-    // Check first for the spacing that nearly every writer uses.
+    // Check first for the spacing after the colon that nearly every writer uses.
     if bytes[at..].starts_with(b": ") && bytes[at + 2] > b' ' {
         return Ok(at + 2);
     }
@@ -98,7 +98,7 @@ pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
     Ok(skip_blanks(bytes, at + 1))
 }
 
-/// Finds the end of a string. `start` is the position after the opening quote. In the returned value, the end is the
+/// Finds the end of a string. `start` is the position after the opening quote. The end of the returned value is the
 /// position of the closing quote.
 #[inline(always)]
 pub(super) fn read_string<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
@@ -152,7 +152,7 @@ pub(super) fn read_value<L: InstructionSet>(bytes: &[u8], at: usize) -> Result<(
 /// Returns the position at which a number or other word ends. `at` is a position inside the word.
 #[inline(always)]
 fn word_end(bytes: &[u8], mut at: usize) -> usize {
-    // Eight digits are checked in one step, because times have sixteen digits.
+    // The function checks eight bytes in one step, because times have sixteen digits.
     while are_digits(*load_at(bytes, at)) {
         at += 8;
     }
@@ -167,9 +167,9 @@ fn is_word(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'#')
 }
 
-/// Returns the position after the bracket that closes the value opened at `start`. Only a count of open brackets is
-/// stored, and no stack of them, so the nesting depth is practically unlimited. The function does not check whether a
-/// `[` is closed by a `]`, and a `{` by a `}`.
+/// Returns the position after the bracket that closes the value opened at `start`. Only the number of open brackets is
+/// stored, so the nesting depth is practically unlimited. The function does not check whether a `[` is closed by a `]`,
+/// and a `{` by a `}`.
 #[inline(always)]
 fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, Stop> {
     let end = bytes.len() - PADDING;
@@ -237,8 +237,8 @@ impl Escape {
     }
 }
 
-/// Returns `N` bytes that start at `at`. These bytes may include the padding after the text, but must not extend beyond
-/// it.
+/// Returns `N` bytes that start at `at`. The returned bytes may include the padding after the text, but must not extend
+/// beyond the padding.
 #[inline(always)]
 pub(super) fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("padding")
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Returns the values that the functions find with each instruction set, at 70 offsets from a block boundary.
+    /// Returns the results of the functions for each instruction set, at 70 offsets from a block boundary.
     fn all(text: &str) -> Vec<(Value, usize)> {
         let mut found = Vec::new();
         for shift in 0..70 {

@@ -3,12 +3,12 @@
 //! scanner detects the error only at the end of the file. With this module, a second pass over the text finds the real
 //! position of the error.
 
-/// Finds the first byte in `text` that is invalid at its position, and returns the position and the syntax that was
-/// expected there. `text` must begin with a value or with a key of an object. Returns `None` if `text` contains no
+/// Finds the first byte in `text` that is invalid at its position. Returns this position, and the syntax that was
+/// expected at it. `text` must begin with a value or with a key of an object. Returns `None` if `text` contains no
 /// invalid byte.
 pub(super) fn find_first_damage(text: &[u8]) -> Option<(usize, &'static str)> {
     let mut at = skip_blanks(text, 0);
-    // Each entry represents an object (true) or an array (false) that is not closed yet.
+    // One entry per object or array that is not closed yet: true for an object, false for an array.
     let mut open: Vec<bool> = Vec::new();
     let mut next = Next::Value;
     if text.get(at) == Some(&b'"') {

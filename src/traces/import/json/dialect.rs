@@ -1,5 +1,5 @@
-//! Reads a trace event whose class is already known (see `classes`). The arguments are mapped to fields, for each
-//! dialect as follows:
+//! Reads a trace event whose class is already known (see `classes`). The arguments of each dialect are mapped to fields
+//! as follows:
 //!
 //! | dialect | GPU categories | calls | id | times |
 //! |---|---|---|---|---|
@@ -16,8 +16,9 @@
 //! | unitrace | gpu_op | cpu_op, by name and `id` | `id` in `args` | whole us |
 //! | Cuspy | as Kineto; graph_event_node, graph_host_node are no GPU work | as Kineto | `correlation` | us with digits |
 //!
-//! These categories are read as well: `cuda_event` (recordings of CUDA events in Kineto's traces), `host_launch` (host
-//! functions of streams), and `pthread` (calls that wait for other threads, as rocprofiler-systems names them).
+//! Events of the following categories are read as well: `cuda_event` (recordings of CUDA events in Kineto's traces),
+//! `host_launch` (host functions of streams), and `pthread` (calls that wait for other threads, as rocprofiler-systems
+//! names them).
 
 use super::super::Text;
 use super::super::model::*;
@@ -33,8 +34,8 @@ use super::number::{parse_integer, parse_micros, parse_unsigned};
 /// frame in `stackFrames`.
 const FRAME: Text<'static> = Text::plain(b"f");
 
-/// If the sink requested the event, passes the event to `sink`. If the event's arguments were found by an earlier scan,
-/// `args` contains them.
+/// Passes the event to `sink` if the sink requested it. `args` contains the event's arguments if an earlier scan has
+/// found them.
 #[inline(always)]
 pub(super) fn emit<L: InstructionSet>(
     bytes: &[u8],
@@ -47,7 +48,7 @@ pub(super) fn emit<L: InstructionSet>(
     let phase = fields.phase.slice(bytes);
     let is_complete = phase == b"X";
     let mut event = EventReader::<L> { bytes, fields, args, counts, level: std::marker::PhantomData };
-    // Each of the frequent kinds of events is passed on separately. If the kinds were stored in a common
+    // Events of the frequent kinds are passed to the sink in separate branches. If all kinds were first stored in one
     // `Option<Event>`, 400 bytes would have to be copied for each event.
     let other = match class {
         Class::Op(kind) if is_complete && wants.has(Wants::OPS) => {
@@ -177,8 +178,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         op.flow = self.bound_flow(self.fields.flow_in);
         let process = parse_id(bytes, self.fields.process);
         op.lane = (process, parse_id(bytes, self.fields.thread));
-        // In Kineto's events for GPU operations, the process field contains the device. The tool eunomia writes it in
-        // the form `Device_0`.
+        // In Kineto's events for GPU operations, the process field contains the device. The tool eunomia writes this
+        // process field in the form `Device_0`.
         op.process = match process {
             Id::Number(number) if op.device.map(i64::from) != Some(number) => process,
             _ => Id::None,
@@ -285,8 +286,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         })
     }
 
-    /// Reads an event that has no category. All events from the profilers of JAX and Ascend have no category. If the
-    /// event has arguments that are typical of GPU work, it is read as GPU work.
+    /// Reads an event that has no category. All events from the profilers of JAX and Ascend have no category. An event
+    /// with arguments that are typical of GPU work is read as GPU work.
     #[cold]
     fn read_bare(&mut self) -> Option<Event<'a>> {
         let bytes = self.bytes;
@@ -363,8 +364,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(call)
     }
 
-    // This function is inlined, because a separate function would be compiled without the instruction set `L`. In such
-    // a function, each intrinsic would be a function call.
+    // This function is inlined, because a separate function would be compiled without the instruction set `L`, and each
+    // intrinsic would then be a function call.
     #[inline(always)]
     fn read_cpu(&mut self, kind: CpuKind, needs_args: bool) -> Option<CpuOp<'a>> {
         let (mut external, mut sequence, mut forward_thread) = (None, None, None);
@@ -459,7 +460,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         correlation
     }
 
-    /// If `flag` is set, returns the id of the flow in `bind_id`. `flag` is the value of the field `flow_in` or
+    /// Returns the id of the flow in `bind_id` if `flag` is set. `flag` is the value of the field `flow_in` or
     /// `flow_out`.
     #[inline(always)]
     fn bound_flow(&self, flag: Value) -> Option<u64> {
@@ -506,8 +507,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Counts a GPU operation that cannot be used, because its trace event has no duration. If a separate trace event
-    /// contains the end of the operation, only the start event is counted.
+    /// Counts a GPU operation that cannot be used, because its trace event has no duration. For an operation whose end
+    /// is in a separate trace event, only the start event is counted.
     #[cold]
     fn count_untimed(&mut self) -> Option<Event<'a>> {
         self.counts.untimed += u64::from(!matches!(self.fields.phase.slice(self.bytes), b"E" | b"e"));
@@ -580,8 +581,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Event::Stream(stream)
     }
 
-    /// Reads the start and end times from the fields `ts` and `dur`. If the arguments contain exact times, as in
-    /// Paddle's traces, these times are used instead.
+    /// Reads the start and end times from the fields `ts` and `dur`. Exact times in the arguments, as in Paddle's
+    /// traces, are used instead of these fields.
     #[inline(always)]
     fn read_times(&mut self, exact: (Value, Value)) -> Option<(i64, i64)> {
         let exact = match exact {
@@ -665,8 +666,7 @@ fn parse_nonzero_id(bytes: &[u8], value: Value) -> Option<u64> {
     parse_unsigned(value.slice(bytes)).filter(|&id| id != 0)
 }
 
-/// Parses the id of a flow: a number, a hexadecimal number in quotes, or other text. For other text, the result is a
-/// hash.
+/// Parses the id of a flow: a number, a hexadecimal number in quotes, or other text. Other text is converted to a hash.
 fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     let raw = value.slice(bytes);
     if let Some(number) = parse_unsigned(raw) {
@@ -682,7 +682,7 @@ fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     if let Some(number) = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
         return Some(number);
     }
-    // The hash of the text is computed with FNV-1a. The highest bit is set in order to distinguish the hash from
+    // The hash of the text is computed with FNV-1a. In the hash, the highest bit is set, so that it differs from
     // numeric ids, which are small.
     let hash = raw.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -88,7 +88,7 @@ impl Document {
             Some((at, expected)) => return Err(damaged(at, expected)),
         }
         let value = self.root()?.value;
-        // The quotes of a string are not in its byte range.
+        // The byte range of a string does not include the quotes.
         let end = value.end as usize + usize::from(matches!(value.shape, Shape::String | Shape::Escaped));
         let rest = text.get(end..).unwrap_or_default();
         match rest.iter().position(|byte| !byte.is_ascii_whitespace()) {
@@ -110,7 +110,7 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the value of `key` in an object. The keys are searched one after another.
+    /// Returns the value of `key` in an object. The keys of the object are compared one after another.
     pub fn get(self, key: &str) -> Option<Self> {
         self.entries().find(|(name, _)| &*name.decode() == key).map(|(_, value)| value)
     }
@@ -148,7 +148,7 @@ impl<'a> Node<'a> {
         self.value.slice(self.padded)
     }
 
-    /// Whether the value is a string.
+    /// Whether this value is a string.
     pub fn is_string(self) -> bool {
         matches!(self.value.shape, Shape::String | Shape::Escaped)
     }

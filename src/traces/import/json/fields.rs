@@ -19,7 +19,7 @@ pub(super) struct Fields {
     pub(super) id: Value,
     /// Id in `stackFrames` of the innermost frame of the event's stack.
     pub(super) frame: Value,
-    /// `bp`: whether the end of a flow is attached to the slice that encloses it, and not to the next slice.
+    /// `bp`: whether a flow ends in the slice that encloses the flow's end, and not in the next slice.
     pub(super) binding: Value,
     /// `bind_id`: id of a flow that starts or ends at the event.
     pub(super) flow: Value,
@@ -29,7 +29,7 @@ pub(super) struct Fields {
     pub(super) flow_out: Value,
 }
 
-/// Packs the first bytes of a key into a number, so that they are compared in a single instruction.
+/// Packs the first bytes of a key into a number, so that a single instruction compares all of these bytes.
 const fn packed<const N: usize>(key: &[u8; N]) -> u64 {
     let mut packed = 0;
     let mut at = N;

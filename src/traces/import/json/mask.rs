@@ -2,7 +2,7 @@
 //! bit for each byte of the block.
 //!
 //! The scanner is compiled for several instruction sets, and [`run`] selects the best of them at run time. So a
-//! portable build is as fast as a build for one processor. This file contains all `unsafe` code of the importers.
+//! portable build is as fast as a build for one processor. Among the importers, only this file contains `unsafe` code.
 
 #![allow(unsafe_code)]
 
@@ -22,12 +22,12 @@ pub(super) trait InstructionSet: Copy {
     /// Computes the masks for 64 bytes.
     fn block(bytes: &[u8; 64]) -> Block;
 
-    /// Computes the masks of quotes and backslashes for the beginning of a string. 32 bytes are enough, because most
-    /// strings are short.
+    /// Computes the masks of quotes and backslashes for the beginning of a string. The masks cover 32 bytes, because
+    /// most strings are short.
     fn string(bytes: &[u8; 32]) -> (u32, u32);
 
-    /// Computes the prefix xor of a mask: each bit is replaced by the xor of this bit and all lower bits. The prefix
-    /// xor of the mask of quotes is the mask of the bytes that are inside strings.
+    /// Computes the prefix xor of a mask: each bit is replaced by the xor of this bit and all lower bits. For the mask
+    /// of quotes, the result is the mask of the bytes that are inside strings.
     #[inline(always)]
     fn prefix_xor(mut bits: u64) -> u64 {
         for shift in [1, 2, 4, 8, 16, 32] {
@@ -37,8 +37,8 @@ pub(super) trait InstructionSet: Copy {
     }
 }
 
-/// A task that can run with any instruction set. `run` and all functions that it calls with an [`InstructionSet`] must
-/// be `#[inline(always)]`, because only inlined code is compiled for this instruction set.
+/// A piece of code that can run with any instruction set. `run` and all functions that it calls with an
+/// [`InstructionSet`] must be `#[inline(always)]`, because only inlined code is compiled for this instruction set.
 pub(super) trait Job {
     type Out;
     fn run<L: InstructionSet>(self) -> Self::Out;
@@ -82,7 +82,7 @@ pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     all
 }
 
-/// Implementation that processes one byte after another, for processors for which there is no vector implementation.
+/// Implementation that processes one byte after another, for processors without a vector implementation in this file.
 #[derive(Clone, Copy)]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
 pub(super) struct Portable;

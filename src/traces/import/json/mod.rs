@@ -1,5 +1,5 @@
-//! Reads JSON files in Chrome's trace format that any tool may have written. A scanner reads the file in a small
-//! buffer, which is reused, and classifies each trace event separately.
+//! Reads JSON files in Chrome's trace format, from any tool. A scanner reads one part of the file after another into a
+//! small buffer, and classifies each trace event separately.
 //!
 //! ```text
 //! file or pipe -> buffer -> scan: where am I? -> fields: where are ph, cat, ts, args ...
@@ -42,9 +42,10 @@ pub struct ReadCounts {
     pub bytes: u64,
     /// Number of elements in the array `traceEvents`. In formats other than Chrome's, the number of records.
     pub events: u64,
-    /// Number of times in requested events that have digits after the decimal point (a fraction of a microsecond).
+    /// Number of time values in requested events that have digits after the decimal point (a fraction of a
+    /// microsecond).
     pub fractional_times: u64,
-    /// Number of times in requested events that have no decimal point.
+    /// Number of time values in requested events that have no decimal point.
     pub whole_times: u64,
     /// Number of requested events that were skipped because a time or duration is missing or is not a number.
     pub untimed: u64,
@@ -53,7 +54,7 @@ pub struct ReadCounts {
     pub non_events: u64,
     /// Line number of the first malformed line.
     pub first_non_event_line: Option<u64>,
-    /// Byte offset at which the last complete event ends. The offset is set if the file is truncated, and truncated
+    /// Byte offset at which the last complete event ends. The offset is set only for a truncated file, if truncated
     /// files are accepted.
     pub truncated_at: Option<u64>,
     /// Version of the file's schema, if the format has a version.
@@ -79,10 +80,9 @@ impl ReadCounts {
 /// Options for reading a JSON trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonOptions {
-    /// Size of the read buffer in bytes. If a single event is larger, the buffer grows.
+    /// Size of the read buffer in bytes. The buffer grows if a single event is larger.
     pub buffer: usize,
-    /// Whether to accept a file that ends in the middle of an event. If truncated files are accepted, all complete
-    /// events in such a file are read.
+    /// Whether to accept a file that ends in the middle of an event. All complete events in an accepted file are read.
     pub accept_cut: bool,
 }
 
@@ -123,8 +123,8 @@ pub(super) fn read_with_two_threads(
     finish(counts, ended, reading)
 }
 
-/// Reads a trace with several threads. The result is the same as if the trace were read with one thread. After each
-/// read from the file, `on_read` is called with the number of bytes.
+/// Reads a trace with several threads. The events and their order are the same as with one thread. After each read from
+/// the file, `on_read` is called with the number of bytes.
 ///
 /// # Errors
 /// Returns the same errors as [`read`].

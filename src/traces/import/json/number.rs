@@ -1,7 +1,7 @@
-//! Parses decimal numbers into integers. A time is never converted to a floating-point number. The reason is that times
-//! are around 1.7e15 microseconds, where neighbouring `f64` values are 250 ns apart.
+//! Parses decimal numbers into integers. A time is never converted to a floating-point number, because times are around
+//! 1.7e15 microseconds, where neighbouring `f64` values are 250 ns apart.
 
-/// Largest whole number of microseconds that fits into an `i64` of nanoseconds together with any fraction.
+/// Largest whole number of microseconds that, with any fraction added, fits into an `i64` of nanoseconds.
 const MAX_MICROS: i64 = i64::MAX / 1000 - 1;
 
 /// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The flag in the result is
@@ -92,8 +92,8 @@ fn parse_digits(mut digits: &[u8]) -> u64 {
     digits.iter().fold(value, |value, digit| value * 10 + u64::from(digit - b'0'))
 }
 
-/// Returns the value of a number with eight digits. Pairs of digits are combined to two-digit numbers, pairs of these
-/// to four-digit numbers, and the last pair to one number.
+/// Returns the value of a number with eight digits. The digits are combined in pairs to two-digit numbers, then to
+/// four-digit numbers, and finally to one number.
 #[inline]
 fn parse_eight_digits(digits: [u8; 8]) -> u64 {
     let ones = u64::from_le_bytes(digits) & 0x0f0f_0f0f_0f0f_0f0f;
@@ -107,8 +107,8 @@ fn parse_eight_digits(digits: [u8; 8]) -> u64 {
 pub(super) fn are_digits(bytes: [u8; 8]) -> bool {
     let bytes = u64::from_le_bytes(bytes);
     let high = bytes & 0xf0f0_f0f0_f0f0_f0f0;
-    // A byte is a digit if its value is from 0x30 to 0x39. If 6 is added to a digit, the upper half of the byte does
-    // not change.
+    // A byte is a digit if its value is from 0x30 to 0x39. Adding 6 to a digit does not change the upper half of the
+    // byte.
     let low = bytes.wrapping_add(0x0606_0606_0606_0606) & 0xf0f0_f0f0_f0f0_f0f0;
     high == 0x3030_3030_3030_3030 && low == high
 }
@@ -118,7 +118,7 @@ fn has_zero_fraction(text: &[u8]) -> bool {
     fraction.iter().all(|&byte| byte == b'0')
 }
 
-/// Parses any JSON number. The result is multiplied by 10^`shift` and rounded half away from zero.
+/// Parses any JSON number. The number is multiplied by 10^`shift` and rounded half away from zero.
 #[cold]
 fn parse_general(text: &[u8], shift: i32) -> Option<i64> {
     let (negative, text) = match text {
@@ -138,7 +138,7 @@ fn parse_general(text: &[u8], shift: i32) -> Option<i64> {
         return None;
     }
     let digits = whole.iter().chain(fraction);
-    // In the following, the number is 0.DIGITS times 10^places.
+    // The code below treats the number as 0.DIGITS times 10^places.
     let mut places = i64::from(exponent) + i64::from(shift) + whole.len() as i64;
     let mut value = 0_i128;
     let mut round_up = false;

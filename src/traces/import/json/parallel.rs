@@ -2,9 +2,9 @@
 //!
 //! The file is divided into equal shares, and each share is read by one thread. Each thread begins near the start of
 //! its share, at a position where an event is guessed to begin. Each thread stops where the next thread began. The
-//! guess of the next thread is accepted only if the preceding thread arrives at exactly that byte, between two events.
-//! Otherwise the results of the next thread are discarded, and reading continues where the preceding thread stopped. So
-//! the result is always the same as with one thread.
+//! guess of a thread is accepted only if the preceding thread arrives at exactly the guessed byte, between two events.
+//! Otherwise the results of the thread that guessed are discarded, and reading continues where the preceding thread
+//! stopped. So the events are always the same as with one thread.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,13 +16,13 @@ use super::buffer::{PADDING, ReaderSource};
 use super::scan::{ScanEnd, ScanError, Scanner, is_event};
 use super::visit::ToSink;
 
-/// Minimum size in bytes of the share of a file that one thread reads. With smaller shares, another thread would not
-/// save time.
+/// Minimum size in bytes of the share of a file that one thread reads. With smaller shares, an additional thread would
+/// not save time.
 pub(super) const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
 /// Maximum number of bytes at the start of a share in which the start of a trace event is searched.
 const MAX_SEARCH_BYTES: usize = 1 << 20;
 
-/// Reads a file, beginning at a given position. The file offset, which all threads share, is not moved.
+/// Reads a file, beginning at a given position. The read does not move the file offset, which all threads share.
 struct FileFrom<'a> {
     file: &'a File,
     at: u64,
@@ -36,7 +36,8 @@ impl Read for FileFrom<'_> {
     }
 }
 
-/// Reads from a file at the position `at`. On Windows this moves the file offset, but no thread depends on it.
+/// Reads from a file at the position `at`. On Windows, the read moves the file offset, but no thread depends on the
+/// file offset.
 fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<usize> {
     #[cfg(unix)]
     return std::os::unix::fs::FileExt::read_at(file, bytes, at);
@@ -88,7 +89,7 @@ pub(super) fn read_parallel<S: Fork>(
     for ((start, part, scan), end) in later.into_iter().zip(ends) {
         let Ok(ScanEnd::Reached(at)) = ended else { break };
         if at != start {
-            // The guessed position was wrong. So all events that were read from this position are discarded.
+            // All events after the guessed position are discarded, because the guess was wrong.
             break;
         }
         sink.join(part);

@@ -1,5 +1,5 @@
 //! Reads one uncompressed file with two threads. The scanning thread finds the trace events and their fields. The
-//! calling thread reads these fields.
+//! calling thread reads the fields that the scanning thread has found.
 //!
 //! ```text
 //! scanning thread   file -> buffer -> positions of events and fields -> class -.
@@ -9,8 +9,9 @@
 //! ```
 //!
 //! The sink receives the same events in the same order as with one thread. Only the positions of events and fields are
-//! copied from one thread to the other, which takes little time. While the calling thread is slower, the scanning
-//! thread also finds the arguments of API calls and GPU work. So neither thread has to wait for the other.
+//! copied from one thread to the other, which takes little time. While the calling thread is slower than the scanning
+//! thread, the scanning thread also finds the arguments of API calls and GPU work. So neither thread has to wait for
+//! the other.
 
 use std::io::Read;
 use std::ops::Range;
@@ -30,7 +31,7 @@ use super::visit::{FoundEvent, FoundProperty, ToSink, Visitor};
 /// waits to be read.
 const BATCHES: usize = 3;
 
-/// Number of events for which the scanning thread finds the arguments before it checks again for a used buffer.
+/// The scanning thread finds the arguments of this number of events before it checks again for a used buffer.
 const EVENTS_PER_LOOK: usize = 32;
 
 /// A trace event, or a key of the trace object, given by its position in a buffer.
@@ -57,7 +58,8 @@ struct Batch {
     notes: Notes,
 }
 
-/// Collects the events in a buffer. At the end of the buffer, sends the buffer to the calling thread.
+/// Collects the events in a buffer. When all events of the buffer are collected, the buffer is sent to the calling
+/// thread.
 struct Sender {
     wants: Wants,
     notes: Notes,
@@ -66,8 +68,8 @@ struct Sender {
 }
 
 impl Sender {
-    /// Waits for a buffer that the calling thread has used. As long as there is no such buffer, the calling thread is
-    /// slower, and the scanning thread finds the arguments of events. Returns `None` if the calling thread no longer
+    /// Waits for a buffer that the calling thread has used. While there is no used buffer, the calling thread is
+    /// slower, so the scanning thread finds the arguments of events. Returns `None` if the calling thread no longer
     /// exists.
     fn next_batch(&mut self, buffer: &Buffer) -> Option<Batch> {
         let mut first = 0;
@@ -127,8 +129,7 @@ impl Visitor for Sender {
             buffer.consume(consumed);
             return buffer;
         }
-        // The calling thread ends early only if it has panicked. If the calling thread has panicked, the panic ends the
-        // program.
+        // The calling thread ends early only if it has panicked. That panic ends the program.
         let Some(Batch { buffer: mut next, notes: mut unused }) = self.next_batch(&buffer) else {
             buffer.consume(consumed);
             return buffer;
@@ -192,7 +193,7 @@ pub(super) fn read(
         let mut counts = ReadCounts::default();
         for batch in batches {
             mask::run(ReadBatch { batch: &batch, visitor: &mut visitor, counts: &mut counts });
-            // If the scanning thread has already ended, sending fails.
+            // Sending fails if the scanning thread has already ended.
             let _ = used.send(batch);
         }
         let (mut scanned, ended) = scanning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -1,9 +1,9 @@
 //! The scanner reads a JSON trace from the first byte to the last: one trace event after another, and one buffer after
 //! another.
 //!
-//! The same loop also reads the text before the array of events (for example a schema version) and the text after the
-//! array. A scan can begin at an event in the middle of a file. A scan can end at the event where the scan of another
-//! thread began.
+//! The loop over events also reads the text before the array of events (for example a schema version) and the text
+//! after the array. A scan can begin at an event in the middle of a file. A scan can end at the event where the scan of
+//! another thread began.
 
 use super::super::Text;
 use super::ReadCounts;
@@ -15,7 +15,7 @@ use super::mask::{self, InstructionSet, Job};
 use super::visit::{FoundEvent, FoundProperty, Visitor};
 use gpuflame_model::error::{Error, ErrorKind};
 
-/// Words for the syntax that is expected after the document.
+/// Text for messages: the syntax that is expected after the document.
 const END_OF_FILE: &str = "the end of the file";
 
 /// Syntax element that the scanner expects at its current position.
@@ -23,7 +23,7 @@ const END_OF_FILE: &str = "the end of the file";
 enum Expect {
     /// The opening bracket of the document is expected.
     Start,
-    /// A key of the trace object is expected. If `first` is true, the end of the object is allowed as well.
+    /// A key of the trace object is expected. If `first` is true, the object may also end here.
     Key { first: bool },
     /// A comma between two keys, or the end of the trace object, is expected.
     BetweenKeys,
@@ -45,8 +45,8 @@ pub(super) enum ScanEnd {
     Reached(u64),
 }
 
-/// An error, with its position in the file. The error is converted to a message later, when the number of preceding
-/// events is known.
+/// An error, with its position in the file. The conversion to a message takes place later, when the number of events
+/// before the error is known.
 #[derive(Debug)]
 pub(super) enum ScanError {
     Io(std::io::Error),
@@ -61,8 +61,8 @@ pub(super) enum ScanError {
         at: u64,
         complete: u64,
         expected: &'static str,
-        /// An earlier position at which the unfinished value is invalid, if there is one, and the syntax that was
-        /// expected there.
+        /// If the unfinished value is invalid at an earlier position: this position, and the syntax that was expected
+        /// at it.
         damage: Option<(u64, &'static str)>,
     },
     EventTooLarge {
@@ -154,7 +154,7 @@ fn describe_complete(events: u64) -> String {
 #[derive(Clone, Debug)]
 pub(super) struct Scanner {
     expect: Expect,
-    /// Whether the array of events is inside an object. If the value is false, the file is a plain array of events.
+    /// Whether the array of events is inside an object. The field is false for a file that is a plain array of events.
     in_object: bool,
     had_events: bool,
     pub(super) counts: ReadCounts,
@@ -176,8 +176,8 @@ impl Scanner {
         Self { counts: ReadCounts::default(), ..self.clone() }
     }
 
-    /// Reads `input` to its end, or to the first event at or after the position `until`. `position` is the position in
-    /// the file of the first byte of `input`.
+    /// Reads `input` until it ends, or until the first event at or after the position `until`. `position` is the
+    /// position in the file of the first byte of `input`.
     pub(super) fn run(
         &mut self,
         input: &mut impl Source,
@@ -229,7 +229,7 @@ impl Scanner {
     }
 
     /// Handles the end of the input. The file is valid up to the byte offset `complete`. `rest` is the text after this
-    /// offset, and `expected` is the missing syntax.
+    /// offset, and `expected` is the syntax that is missing in it.
     fn end(&mut self, complete: u64, rest: &[u8], expected: &'static str) -> Result<ScanEnd, ScanError> {
         let end = complete + rest.len() as u64;
         self.counts.bytes = end;
@@ -237,7 +237,7 @@ impl Scanner {
         match self.expect {
             Expect::Nothing if !self.had_events => Err(ScanError::NoEvents),
             Expect::Nothing => Ok(ScanEnd::File),
-            // Chrome's format allows an array of events without the closing bracket.
+            // In Chrome's format, the closing bracket of the array of events may be missing.
             Expect::BetweenEvents | Expect::Event if !self.in_object && is_blank => Ok(ScanEnd::File),
             _ => {
                 let damage =
@@ -367,7 +367,7 @@ impl Scanner {
                 (self.had_events, self.expect) = (true, Expect::Event);
                 Ok(at + 1)
             }
-            // Skips a byte order mark, which some editors on Windows write.
+            // Skips the byte order mark that some editors on Windows write.
             (Expect::Start, 0xef) if bytes[at + 1..].starts_with(b"\xbb\xbf") => Ok(at + 3),
             (Expect::Start, _) => Err(Stop { at, expected: "a `{` or a `[`" }),
             (Expect::Key { first: true } | Expect::BetweenKeys, b'}') => {
@@ -401,7 +401,7 @@ impl Scanner {
         }
         let (value, next) = cursor::read_value::<L>(bytes, after)?;
         if next >= bytes.len() - PADDING {
-            // More input is needed here, because the value may be a number that continues in the next buffer.
+            // Wait for more input, because the value may be a number that continues in the next buffer.
             return Err(Stop { at: next, expected: "a `,` or the trace's `}`" });
         }
         self.expect = Expect::BetweenKeys;

@@ -1,5 +1,5 @@
-//! Defines visitors, which receive the events that a scan finds. One kind of visitor reads the events immediately. The
-//! other kind of visitor collects the events for another thread (see `pipeline`).
+//! Defines visitors, which receive the events that a scan finds. One kind of visitor reads the events immediately. A
+//! second kind collects the events for another thread (see `pipeline`).
 
 use std::ops::Range;
 
@@ -38,8 +38,8 @@ pub(super) trait Visitor {
     /// Receives a key of the trace object, except the key `traceEvents`.
     fn property(&mut self, bytes: &[u8], found: FoundProperty);
 
-    /// Called when the scan has used the first `consumed` bytes of the buffer. Returns a buffer that begins with the
-    /// bytes that were not used.
+    /// The scan calls this function when it has used the first `consumed` bytes of the buffer. Returns a buffer that
+    /// begins with the unused bytes.
     fn end_of_buffer(&mut self, buffer: Buffer, consumed: usize) -> Buffer;
 }
 
