@@ -170,7 +170,7 @@ fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
     function.is_unclosed = false;
 }
 
-/// Whether too many of the open slices end before `slice` ends.
+/// Whether `slice` crosses too many of the open slices: those that end before `slice` ends.
 fn crosses_too_many(open: &[OpenSlice], slice: &Slice) -> bool {
     let end = slice.last_moment();
     let some_end_before = open.iter().rev().take(MAX_EXAMINED).take_while(|outer| outer.first_end < end);

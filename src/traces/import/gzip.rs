@@ -32,7 +32,7 @@ const HEADROOM_BYTES: usize = 32 << 10;
 const INPUT_BYTES: usize = 128 << 10;
 
 /// A trace event of up to this size in bytes is always accepted in a compressed file. Larger events are accepted only
-/// in a large compressed file (see `MAX_EXPANSION`).
+/// in a large compressed file (see `EVENT_BYTES_PER_COMPRESSED`).
 const MIN_EVENT_LIMIT: usize = 16 << 20;
 /// Maximum size of a trace event, as a multiple of the compressed bytes that were read so far. Real traces shrink to
 /// about a tenth of their size by compression. A run of equal bytes shrinks to a thousandth. Without this limit, a

@@ -1,5 +1,6 @@
 //! Reads sqlite databases that Nsight Systems exported. The tables and columns differ between versions of Nsight
-//! Systems. If a column is missing and this affects the result, the reader adds a remark with the name of the column.
+//! Systems. If a missing column changes the rows that are made from the file, the reader adds a remark with the name of
+//! the column.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -21,8 +22,8 @@ use gpuflame_model::record::MemoryKind;
 const PUSH_POP_RANGES: [i64; 2] = [59, 70];
 const START_END_RANGES: [i64; 2] = [60, 71];
 
-/// Groups of columns. If a group is missing, the result is affected. A table must have at least one column of each
-/// group.
+/// Groups of columns. A table must have at least one column of each group. Without a group of columns, data are missing
+/// in the rows that are made from the file.
 type NeededColumns = &'static [&'static [&'static str]];
 
 const NEEDED_OF_WORK: NeededColumns =
@@ -31,7 +32,7 @@ const NEEDED_OF_CALLS: NeededColumns =
     &[&["start"], &["end"], &["globalTid"], &["correlationId"], &["nameId"]];
 const NEEDED_OF_RANGES: NeededColumns =
     &[&["start"], &["end"], &["eventType"], &["globalTid"], &["text", "textId"]];
-/// Columns that may contain the name of a kernel. The best column comes first.
+/// Columns that may contain the name of a kernel, in order of preference.
 const KERNEL_NAMES: &[&str] = &["demangledName", "shortName", "mangledName"];
 
 /// Reads the database at `path`.
@@ -84,14 +85,14 @@ pub(super) struct NsysReader<'a, S> {
     pub(super) base: &'a Database,
     pub(super) sink: &'a mut S,
     counts: ReadCounts,
-    /// Missing columns that affect the result, each in the form `TABLE.column`.
+    /// Missing columns without which rows lack data, each in the form `TABLE.column`.
     missing: Vec<String>,
     left_out_ranges: u64,
     /// Process and correlation id of each graph launch for whose nodes the file has rows.
     node_launches: HashSet<(Option<i64>, u64)>,
     has_graph_rows: bool,
     /// Number of rows about whole graphs that were skipped, because the file also has rows for the nodes of the same
-    /// launch.
+    /// graph launch.
     repeated_graphs: u64,
     /// Kind of memory for each value by which the file represents kinds of memory.
     memory_kinds: BTreeMap<i64, MemoryKind>,
@@ -104,7 +105,7 @@ pub(super) struct NsysReader<'a, S> {
     gpus: GpuNumbers,
 }
 
-/// Finds the GPU that a device index stands for. With `CUDA_VISIBLE_DEVICES`, several processes may use the same device
+/// Finds the GPU to which a device index refers. With `CUDA_VISIBLE_DEVICES`, several processes may use the same device
 /// index for different GPUs.
 #[derive(Default)]
 struct GpuNumbers {
@@ -180,7 +181,8 @@ impl<S: Sink> NsysReader<'_, S> {
             ("CUPTI_ACTIVITY_KIND_KERNEL", OpKind::Kernel),
             ("CUPTI_ACTIVITY_KIND_MEMCPY", OpKind::Copy),
             ("CUPTI_ACTIVITY_KIND_MEMSET", OpKind::Set),
-            // This table is read last, because a whole graph is skipped if other tables have rows for its nodes.
+            // The table of whole graphs is read last, because a graph is skipped if other tables have rows for the
+            // graph's nodes.
             ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", OpKind::Graph),
         ] {
             self.read_ops(table, kind)?;
@@ -344,8 +346,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Stores which of the `needed` columns do not exist in the table. If the table itself does not exist, does
-    /// nothing.
+    /// Stores which of the `needed` columns do not exist in the table. This function does nothing if the table itself
+    /// does not exist.
     fn note_missing(&mut self, table: &str, needed: NeededColumns) {
         if !self.base.has_table(table) {
             return;
@@ -356,7 +358,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 
     /// Returns an SQL expression for a name, and the SQL joins that this expression needs. The expression selects the
-    /// first column of `columns` that has a value. Such a column contains the name itself, or the id of the name in the
+    /// first column of `columns` that has a value. Each of these columns contains a name, or the id of a name in the
     /// table of strings.
     pub(super) fn name_of(&self, table: &str, columns: &[&str]) -> (String, String) {
         let base = self.base;
@@ -377,7 +379,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 
     /// Calls `take` with each row of a table with GPU work, waits or event recordings, and with the columns that all
-    /// these tables share. In the row, the further columns `own` begin at the index [`FIRST_OWN`].
+    /// these tables share. The columns `own`, which only this table has, begin at the index [`FIRST_OWN`] of the row.
     pub(super) fn for_each_gpu_row(
         &mut self,
         table: &str,
@@ -394,7 +396,7 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Returns the name of the table in this file. Some exports append a version to it, as in
+    /// Returns the name of the table in this file. Some exports append a version to the name, as in
     /// `CUPTI_ACTIVITY_KIND_KERNEL_V3`.
     fn versioned(&self, table: &str) -> String {
         let versions = (2..=9).rev().map(|version| format!("{table}_V{version}"));
@@ -407,8 +409,8 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 
     /// Calls `take` with each row of `table`. Each row contains the value of the expression `first`, followed by the
-    /// `wanted` columns. If a column does not exist in the table, its value is NULL. `take` must return true if the row
-    /// has usable times.
+    /// `wanted` columns. The value of a column that does not exist in the table is NULL. `take` must return true if the
+    /// row has usable times.
     pub(super) fn for_each_row(
         &mut self,
         table: &str,
@@ -434,7 +436,8 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Returns the name expression for a table that contains no names. For a table with names, use [`NsysReader::name_of`].
+/// Returns the SQL expression for a name in a table that contains no names. For a table with names, use
+/// [`NsysReader::name_of`].
 pub(super) fn no_name() -> (String, String) {
     ("NULL".to_owned(), String::new())
 }

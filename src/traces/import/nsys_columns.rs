@@ -6,16 +6,16 @@ use super::Id;
 use super::model::Op;
 use super::sqlite::{self, integer, integer_u32};
 
-/// Names of the shared columns, in the order in which rows contain them. The shared columns come after the column 0,
-/// which contains the name of the row.
+/// Names of the shared columns, in the order in which rows contain them. In a row, the shared columns come after column
+/// 0, which contains the name.
 pub(super) const SHARED: [&str; 7] =
     ["start", "end", "globalPid", "correlationId", "deviceId", "contextId", "streamId"];
-/// Index of the first column in a row that is not shared.
+/// Index in a row of the first column that is not shared by all of these tables.
 pub(super) const FIRST_OWN: usize = 1 + SHARED.len();
 
 /// Values of the shared columns in one row.
 pub(super) struct SharedColumns {
-    /// Start and end time in ns; `None` if one of them is missing in the row.
+    /// Start and end time in ns; `None` if the row lacks the start or the end.
     pub(super) span: Option<(i64, i64)>,
     /// Global id. The upper bits of the global id are the process id, which includes the id of the machine.
     pub(super) global: Option<i64>,

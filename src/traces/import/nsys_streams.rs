@@ -8,7 +8,7 @@ use super::sqlite::{self, integer, integer_u32};
 use gpuflame_model::error::Result;
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Reads the kinds of streams. This table contains the parts of a global id in separate columns.
+    /// Reads the kinds of streams. The table of streams contains the parts of a global id in separate columns.
     pub(super) fn read_streams(&mut self) -> Result<()> {
         let table = "TARGET_INFO_CUDA_STREAM";
         if !self.base.has_table(table) {
@@ -16,7 +16,7 @@ impl<S: Sink> NsysReader<'_, S> {
         }
         let wanted = ["hwId", "vmId", "processId", "contextId", "streamId", "flag"];
         let columns = wanted.map(|column| self.base.column(table, "T", column)).join(", ");
-        // The rows of this table describe streams, so they do not count as trace events.
+        // Rows that describe streams do not count as trace events.
         self.base.for_each_row(&format!("SELECT {columns} FROM {table} AS T"), |row| {
             let part = |at: usize| integer(row, at).unwrap_or(0);
             let process = integer(row, 2).map(|process| part(0) << 32 | part(1) << 24 | process);
@@ -29,7 +29,7 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Reads the executions of host functions. If a host function does not belong to a graph, it was submitted to a
+    /// Reads the executions of host functions. A host function that does not belong to a graph was submitted to a
     /// stream.
     pub(super) fn read_host_functions(&mut self) -> Result<()> {
         let table = "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH";

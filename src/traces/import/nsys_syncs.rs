@@ -8,8 +8,9 @@ use super::sqlite::{self, integer, integer_u32};
 use gpuflame_model::error::Result;
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Stores the kind of wait that a call of the function `name` makes. The column `syncType` is not sufficient. In
-    /// exports of schema 3.24, it contains the value for a wait by a stream if the call is `cudaStreamSynchronize`.
+    /// Stores the kind of wait that a call of the function `name` makes. The kind is needed because the column
+    /// `syncType` may be wrong: for calls of `cudaStreamSynchronize`, exports of schema 3.24 contain the value for a
+    /// wait by a stream.
     pub(super) fn note_wait_call(&mut self, name: &[u8], global: Option<i64>, correlation: Option<u64>) {
         if let (Some(kind), Some(id)) = (wait_kind(name), correlation) {
             self.wait_calls.insert(call_key(global, id), kind);
@@ -59,7 +60,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Kinds of waits. Each entry consists of text in the name of the API function, and the name of the wait in
+/// Kinds of waits. Each entry consists of a part of the API function's name, and of the name of the wait in
 /// [`Sync::name`].
 const WAIT_KINDS: [(&str, &str); 6] = [
     ("WaitEvent", "Stream Wait Event"),
@@ -75,8 +76,8 @@ fn wait_kind(call: &[u8]) -> Option<&'static str> {
     WAIT_KINDS.iter().find(|(part, _)| call.contains(part)).map(|(_, kind)| *kind)
 }
 
-/// Returns the kind of wait for a value in CUPTI's enum. This function is used for files that do not contain the
-/// meanings of the values.
+/// Returns the kind of wait for a value in CUPTI's enum. This function is used for files that do not explain the
+/// values.
 fn kind_of_number(number: Option<i64>) -> &'static str {
     match number {
         Some(1) => "Event Sync",
@@ -87,8 +88,8 @@ fn kind_of_number(number: Option<i64>) -> &'static str {
     }
 }
 
-/// Returns the id of a CUDA event. Returns `None` if the id is -1 as an unsigned number. CUPTI uses this value if there
-/// is no CUDA event.
+/// Returns the id of a CUDA event. Returns `None` if the id is -1 as an unsigned number, which CUPTI uses if there is
+/// no CUDA event.
 fn event_id(id: Option<u32>) -> Option<u32> {
     id.filter(|id| *id != u32::MAX)
 }

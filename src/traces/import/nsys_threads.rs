@@ -1,9 +1,9 @@
 //! Reads the calls in which threads wait for each other, from exports of Nsight Systems (`nsys profile --trace=osrt`).
 //!
-//! All other rows of the table are skipped, because most functions of the operating system do not affect the order of
-//! CUDA calls. Calls that are made inside a CUDA call are skipped as well, because CUDA also takes locks internally.
-//! Calls on threads that make no CUDA calls are skipped, too. By default, Nsight Systems does not record calls of less
-//! than 1 us, such as the release of a lock.
+//! Calls of other functions of the operating system are skipped, because most of them do not affect the order of CUDA
+//! calls. Waits inside a CUDA call are skipped, because CUDA takes locks internally. Waits on threads that make no CUDA
+//! calls are skipped, too. By default, Nsight Systems does not record calls of less than 1 us, such as the release of a
+//! lock.
 
 use super::Text;
 use super::model::*;

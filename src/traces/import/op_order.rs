@@ -1,12 +1,12 @@
-//! Determines the order in which the rows of operations are emitted. The rows are sorted by call, and for each call by
-//! time.
+//! Determines the order in which the rows of operations are emitted. The rows of operations are sorted by the call that
+//! launched the operation, and for each call by time.
 
 use super::op_records::{OpRecord, OpRecords};
 
 /// Order in which the operations of a trace are emitted.
 pub(super) struct OpOrder {
-    /// Indexes of the operations in the order of emission. Operations without a call come first. `None` if all
-    /// operations have a call and are already stored in this order, which is usual for a trace of one stream.
+    /// Indexes of the operations in the order of emission. Operations without a call come first. The field is `None` if
+    /// all operations have a call and are already stored in this order, which is usual for a trace of one stream.
     order: Option<Vec<u32>>,
     /// Number of operations that are not linked to a call.
     orphans: usize,

@@ -30,7 +30,7 @@ pub(super) struct OpRecords {
 pub(super) struct OpShape {
     /// Index of the operation's process; 0 if the trace does not contain the process.
     pub(super) process: u32,
-    /// Whether the device and the stream are known only from the process field and the thread field of the trace event.
+    /// Whether only the process field and the thread field of the trace event contain the device and the stream.
     pub(super) place_in_lane: bool,
     /// Index of the operation's lane, which is the pair of process field and thread field in its trace event.
     pub(super) lane: u32,
@@ -47,7 +47,7 @@ pub(super) struct OpShape {
 pub(super) struct OpRecord<'a> {
     pub(super) start: i64,
     pub(super) end: i64,
-    /// Correlation id; 0 if the operation has none, or if it is linked to a call with the same id.
+    /// Correlation id; 0 if the operation has no such id, or if the operation is linked to a call with the same id.
     pub(super) correlation: u64,
     pub(super) launch: OpLaunch,
     pub(super) shape: &'a OpShape,
@@ -69,14 +69,14 @@ pub(super) enum OpLaunch {
 struct StoredOp {
     /// Duration in ns, or [`LONG`] if the end is in [`OpRecords::long_ends`].
     nanos: u32,
-    /// If the operation is [`LINKED`], the index of the call. If it is not, the correlation id.
+    /// If the operation is [`LINKED`], the index of the call. Otherwise, the operation's correlation id.
     link: u32,
     /// Index of the operation's shape, and the flags [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
     shape_and_flags: u32,
 }
 
-/// Marks a value that does not fit into its field and is stored in a map instead. Nearly all values fit into their
-/// fields.
+/// Marks a value that does not fit into its field and is stored in a map instead. Nearly all durations and ids fit into
+/// their fields.
 const LONG: u32 = u32::MAX;
 
 const _: () =
@@ -150,8 +150,8 @@ impl OpRecords {
         self.ops.len()
     }
 
-    /// Returns the operation with this index. This function is always inlined, so that a caller that uses only one
-    /// field does not decode all fields.
+    /// Returns the operation with this index. This function is always inlined, so that a caller decodes only the fields
+    /// that it uses.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
         self.view(number, *self.ops.get(number))
@@ -228,7 +228,7 @@ impl OpRecords {
         }
     }
 
-    /// Sets the correlation id of an operation that has none.
+    /// Sets the correlation id of an operation without a correlation id.
     pub(super) fn add_correlation(&mut self, number: u32, correlation: u64) {
         if self.get(number).correlation == 0 {
             self.set_correlation(number, correlation);

@@ -21,7 +21,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 pub enum Kind {
     /// JSON in Chrome's trace format: an object with an array `traceEvents`, or just an array of trace events. Such
     /// files are written by torch.profiler (Kineto), by Paddle, and by all other tools that write traces for Chrome's
-    /// viewer. The reader determines the dialect of each trace event separately.
+    /// viewer. The reader of this format determines the dialect of each trace event separately.
     Chrome,
     /// Sqlite database that Nsight Systems exported.
     Nsys,
@@ -33,9 +33,10 @@ pub enum Kind {
     Rocprof,
     /// Text that the CUPTI tracer of eunomia's tutorial wrote.
     CuptiText,
-    /// Folded stacks. Each line contains the frames of a stack and a weight.
+    /// Folded stacks. Folded stacks: each line contains the frames of a stack and a weight.
     Folded,
-    /// Extended folded stacks. Each line also contains the time, program, process, thread and processor.
+    /// Extended folded stacks. Extended folded stacks: each line also contains the time, program, process, thread and
+    /// processor.
     ExtendedFolded,
     /// Binary format of the tool TraceSmith.
     Sbt,
@@ -96,8 +97,8 @@ enum Input {
     Pipe { head: Vec<u8> },
 }
 
-/// Number of bytes at the beginning of a file from which the format is detected. This number of bytes is enough to
-/// include the metadata before the trace events.
+/// Number of bytes at the beginning of a file from which the format is detected. They usually include the metadata
+/// before the trace events.
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// Opens the trace at `path`. The path `-` means standard input.
@@ -142,7 +143,7 @@ fn open_any(path: &Path) -> Result<Opened> {
             return open_compressed(path_buf, Some(metadata.len()), &head, Box::new(file));
         }
         let (kind, place) = match detect_kind_and_place(&head)? {
-            // The names of the tables in the database show which tool wrote it.
+            // The names of the tables in a database show which tool wrote the database.
             (Kind::Nsys, _) => {
                 let base = Database::open(path)?;
                 let kind = detect::detect_database(&base)?;
@@ -153,7 +154,8 @@ fn open_any(path: &Path) -> Result<Opened> {
         let (size, source) = (Some(metadata.len()), Input::File(file));
         return Ok(Opened { path: path_buf, kind, place, size, source });
     }
-    // The input is a named pipe or a device, so the bytes in `head` cannot be read a second time.
+    // The input is not a regular file (it may be a named pipe or a device), so the bytes in `head` cannot be read a
+    // second time.
     open_stream(path_buf, head, file)
 }
 
@@ -181,8 +183,8 @@ fn open_compressed(
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
     let (kind, place) = match (detect_kind_and_place(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
-        // The compressed data is truncated or damaged within the bytes in `head`. The events before the damage are read
-        // first. After these events, the error is returned.
+        // The compressed data is truncated or damaged within the bytes in `head`. The events before the damage are
+        // passed on first, and then the error is returned.
         (Ok(detected), Err(error)) if gzip::is_damage(&error) => {
             rest = rest.broken(error);
             detected
@@ -214,8 +216,8 @@ impl Opened {
         self.kind
     }
 
-    /// Returns the rank of the process that wrote the trace. The rank is known if the file contains it in a table or
-    /// before the events (as torch.profiler writes it).
+    /// Returns the rank of the process that wrote the trace. Returns `None` unless the file contains the rank in a
+    /// table or before the events (as torch.profiler writes it).
     pub fn rank(&self) -> Option<u32> {
         self.place.rank
     }
@@ -240,7 +242,7 @@ impl Opened {
         self.size
     }
 
-    /// Passes all events of the trace to `sink`, in file order.
+    /// Passes all events of the trace to `sink`, in the order of the file.
     ///
     /// # Errors
     /// Returns `Io` and `Format` errors with the position of the error, and a `Format` error if the trace has no
@@ -325,8 +327,8 @@ impl Opened {
 }
 
 /// Adds a hint to an error about truncated or damaged compressed data. The hint names the option with which the data
-/// before the damage can be read. The hint is not added for formats that can only be read as a whole. The hint is not
-/// added for JSON either, because the scanner of JSON adds the hint itself.
+/// before the damage can be read. The hint is not added for formats that can only be read as a whole. For JSON, the
+/// scanner adds the hint itself.
 fn offer_accept_cut(error: Error, options: &Options) -> Error {
     let text = error.to_string();
     let is_truncated = text.contains(gzip::TRUNCATED_AT) || text.contains(gzip::DAMAGED_AT);
@@ -336,7 +338,7 @@ fn offer_accept_cut(error: Error, options: &Options) -> Error {
     }
 }
 
-/// Returns an error if the trace has no events. A result without events would hide that the profiler recorded nothing.
+/// Returns an error if the trace has no events. An empty output would hide that the profiler recorded nothing.
 fn need_events(counts: ReadCounts) -> Result<ReadCounts> {
     if counts.events > counts.non_events {
         return Ok(counts);

@@ -2,18 +2,19 @@
 //! operator whose gradient it computes.
 //!
 //! Older profilers do not write slices for the calls of Python functions. Instead, the operator's argument `Call stack`
-//! contains the list of the functions that called it. The list of the innermost open operator contains the functions
-//! that are running. The list of an enclosing operator may contain functions that have already returned. So in a stack,
-//! an enclosing operator is placed after those functions that are in the lists of both operators. The functions that
-//! opened a range (`__enter__`, `step`) have returned as well, so the list of a range is ignored.
+//! contains the list of the functions that called it. The list in the innermost open operator contains the functions
+//! that are running. The list in an enclosing operator may contain functions that have already returned. So in a stack,
+//! an enclosing operator is placed after those functions that are in the lists of both operators. The list in a range
+//! is ignored, because it contains the functions that opened the range (`__enter__`, `step`), which have already
+//! returned.
 //!
 //! Backward operators run on a separate thread, and the stack of this thread has no Python functions. On request, the
 //! launches of a backward operator are attributed to the stack of the forward operator. The stack then consists of the
 //! forward stack, `[backward]`, and the backward operator. A backward operator is linked to its forward operator by the
-//! flows in the trace (`fwdbwd`). If there is no flow, it is linked by the sequence number and the id of the forward
-//! thread. The backward operator contains this number and this id. If several forward operators have this sequence
-//! number, the last one before the backward operator is used. This operator created the autograd node. The thread ids
-//! in backward operators are assigned by the profiler, and profilers assign them in different ways. So a thread id is
+//! flows in the trace (`fwdbwd`). Without a flow, it is linked by its sequence number and by the id of the forward
+//! thread, which are arguments of the backward operator. If several forward operators have this sequence number, the
+//! latest one before the backward operator is used, because this operator created the autograd node. The thread ids in
+//! backward operators are assigned by the profiler, and profilers assign them in different ways. So a thread id is
 //! assumed to be the id of the thread whose sequence numbers match best. If two threads match equally well, the thread
 //! id is ignored.
 
@@ -28,12 +29,12 @@ use gpuflame_model::record::IdMap;
 #[derive(Debug, Default)]
 pub(super) struct OperatorLinks {
     operators: Vec<Operator>,
-    /// Python call stacks. Each is a list of labels, with the outermost function first.
+    /// Python call stacks. Distinct Python call stacks: lists of labels, with the outermost function first.
     pub(super) python_stacks: Vec<Vec<u32>>,
     /// Whether the innermost function opens a range, for each Python call stack.
     pub(super) opens_range: Vec<bool>,
-    /// Flows from forward operators to backward operators, keyed by the flow's id. The value contains the thread and
-    /// time of the flow's start, and of its end.
+    /// Flows from forward operators to backward operators, keyed by the flow's id. Each value contains the thread and
+    /// time of the flow's start, and the thread and time of the flow's end.
     flows: IdMap<u64, [Option<(u32, i64)>; 2]>,
     /// Index of the forward operator for each operator, or [`NONE`].
     forward_of: Vec<u32>,
@@ -46,8 +47,8 @@ pub(super) struct OperatorLinks {
     unlinked_calls: Vec<u32>,
 }
 
-/// Maximum number of open slices for which a stack is rebuilt. Without this limit, each operator in deeply nested
-/// slices would take time proportional to the nesting depth.
+/// Maximum number of open slices for which a stack is rebuilt. The limit bounds the time per operator, which would
+/// otherwise be proportional to the nesting depth.
 const MAX_REBUILT_SLICES: usize = 1024;
 
 /// Returns the number of functions that two call stacks share, counted from the outermost function.
@@ -161,14 +162,14 @@ impl OperatorLinks {
         (scope, node)
     }
 
-    /// Whether the slice is a range, which may have a list of Python functions. The functions in this list opened the
-    /// range and have returned after that.
+    /// Whether the slice is a range, which may have a list of Python functions. The functions in such a list opened the
+    /// range, and have returned since then.
     fn is_range(&self, slice: &Slice, operator: &Operator) -> bool {
         slice.class() == FrameClass::Range || self.opens_range[operator.python_stack as usize]
     }
 
     /// Rebuilds the stack from the slices `open` and the Python functions `running`. Each slice is placed after the
-    /// functions that were already running when this slice began.
+    /// functions that were already running when the slice began.
     fn rebuild_path(&self, open: &[impl Enclosing], running: &[u32], tree: &mut StackTree) -> u32 {
         let (mut node, mut drawn) = (ROOT, 0);
         for outer in open.iter().map(Enclosing::slice) {
@@ -191,7 +192,7 @@ impl OperatorLinks {
         }
     }
 
-    /// If `scope` contains a backward operator, stores a call that was made inside it.
+    /// Stores a call that was made inside a backward operator, if `scope` contains a backward operator.
     pub(super) fn note_call(&mut self, call: u32, scope: &OperatorScope) {
         match scope.backward {
             (NONE, _) if scope.is_backward => self.unlinked_calls.push(call),
@@ -239,8 +240,8 @@ impl OperatorLinks {
         forward
     }
 
-    /// Returns the thread that belongs to each thread id in backward operators. The result is the thread with the most
-    /// forward operators whose sequence numbers are those of backward operators with this id.
+    /// Returns the thread that belongs to each thread id in backward operators. This is the thread whose forward
+    /// operators share the most sequence numbers with the backward operators that contain the id.
     fn forward_threads(&self, forward: &Forward) -> HashMap<u64, u32> {
         let mut votes: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
         for operator in self.operators.iter().filter(|operator| operator.forward_thread > 0) {
@@ -301,7 +302,7 @@ impl OperatorLinks {
     }
 
     /// Returns the GPU time in ns of operations that backward operators launched. The first value is for all backward
-    /// operators, and the second value is for linked backward operators.
+    /// operators, and the second value only for linked backward operators.
     pub(super) fn backward_nanos(&self, ops: &OpRecords) -> (u64, u64) {
         let linked_calls: IdMap<u32, ()> = self.linked_calls.iter().map(|(call, ..)| (*call, ())).collect();
         let unlinked_calls: IdMap<u32, ()> = self.unlinked_calls.iter().map(|call| (*call, ())).collect();

@@ -9,25 +9,24 @@ use super::json;
 /// Options for reading another tool's trace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Size of the read buffer in bytes. If a single event is larger, the buffer grows. Default: 1 MiB.
+    /// Size of the read buffer in bytes. The buffer grows if a single event is larger. Default: 1 MiB.
     pub buffer: usize,
-    /// Maximum number of threads that read an uncompressed JSON file. The result is the same for any number of threads.
+    /// Maximum number of threads that read an uncompressed JSON file. The rows are the same for any number of threads.
     /// Default: 2.
     pub threads: usize,
     /// Whether a file is accepted that ends in the middle of a trace event. If truncated files are accepted, all
-    /// complete events in such a file are read. Default: false, which means that such a file is an error.
+    /// complete events in such a file are read. By default, such a file is an error.
     pub accept_cut: bool,
     /// Whether launches in a backward operator are attributed to the stack of the forward operator. The backward
     /// operator computes the gradient of this forward operator. The stack of the forward operator is followed by
-    /// `[backward]`. The option applies if the trace links the two operators. Default: false. Without this option, the
-    /// launches stay on autograd's thread. The stack of this thread contains no code of the model.
+    /// `[backward]`. This attribution is possible only if the trace links the two operators. Default: false. Without
+    /// this option, the launches stay on autograd's thread. The stack of this thread contains no code of the model.
     pub backward_under_forward: bool,
     /// Whether the states of threads are also emitted for times at which a GPU copied data but ran no kernel. Default:
     /// false.
     pub kernel_gaps: bool,
-    /// Limit up to which the states of threads are emitted for all other times between launches. The states are emitted
-    /// if the total number of calls and GPU operations in the trace does not exceed this limit. Default: 0, because a
-    /// trace may contain millions of states.
+    /// Maximum total number of calls and GPU operations in a trace for which the states of threads are emitted for all
+    /// times between launches. Default: 0, because a trace may contain millions of states.
     pub between_launches: usize,
     /// Whether no states of threads are emitted. States are needed only to find the culprits of idle time, and a trace
     /// may contain millions of states. Default: false.
@@ -35,11 +34,11 @@ pub struct Options {
     /// Whether named ranges and their times are returned in [`LinkReport::ranges`](super::LinkReport::ranges). Default:
     /// false, because a trace may contain a million named ranges.
     pub ranges: bool,
-    /// Paths of capture traces. Capture traces were recorded while the CUDA graphs were captured that this trace
-    /// launches. Default: none.
+    /// Paths of capture traces. A capture trace was recorded while the program captured the CUDA graphs that are
+    /// launched in this trace. Default: none.
     pub graph_captures: Vec<PathBuf>,
-    /// Counter to which the number of bytes is added as they are read. The final value of the counter is
-    /// [`Opened::size`](super::Opened::size). Default: none.
+    /// Counter to which the number of bytes is added as they are read. When the whole file has been read, the counter
+    /// has the value of [`Opened::size`](super::Opened::size). Default: none.
     pub progress: Option<Arc<AtomicU64>>,
 }
 

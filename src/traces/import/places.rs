@@ -2,9 +2,10 @@
 //!
 //! A merged trace consists of parts, one part for each process. In such a trace, the process field of an event is, for
 //! example, `[TP01] 83` for a process and `[TP01] 0` for GPU 0 of that process. An operation belongs to the calls whose
-//! process field begins or ends with the same text as the process field of the operation. If GPUs in different parts
-//! have the same index, they are different GPUs, so the later GPU gets a new index. Other tools that merge traces add a
-//! large number to all process fields of a part (83 becomes 100083), including the fields of GPUs (0 becomes 100000).
+//! process field begins or ends with the same text as the process field of the operation. GPUs in different parts are
+//! different GPUs even if they have the same index, so the GPU that comes later in the file gets a new index. Other
+//! tools that merge traces add a large number to all process fields of a part (83 becomes 100083), including the fields
+//! of GPUs (0 becomes 100000).
 
 use std::collections::BTreeSet;
 
@@ -14,9 +15,10 @@ use super::trace_collector::TraceCollector;
 use super::{NameTable, Text};
 use gpuflame_model::record::IdMap;
 
-/// Maximum number of GPUs that get new indexes. There is a limit because each GPU takes memory and time in all sums.
+/// Maximum number of GPUs that get new indexes. The number is limited, because each GPU takes memory and time in all
+/// sums.
 pub const MAX_RENUMBERED_DEVICES: usize = 1024;
-/// Maximum number of processes with calls for which the texts of processes are compared. If there are more such
+/// Maximum number of processes with calls for which the texts of processes are compared. In a trace with more such
 /// processes, the texts are not compared.
 const MAX_COMPARED_PROCESSES: usize = 1024;
 /// Largest number in a process field that can be the index of a GPU. Any larger number is a process id.
@@ -89,7 +91,7 @@ impl TraceCollector {
     }
 
     /// If the arguments of an operation do not contain the device and stream, sets them from other fields. As in
-    /// Kineto's traces, these are the process and thread fields, unless a process that made calls has the same process
+    /// Kineto's traces, the process and thread fields are used, unless a process that made calls has the same process
     /// field.
     fn read_lanes(&mut self, calling: &BTreeSet<u32>, processes: &[Key], lanes: &[(u32, Key)]) {
         if calling.is_empty() {
@@ -147,8 +149,8 @@ impl TraceCollector {
 }
 
 /// If GPUs in different parts of a merged trace have the same index, gives them different indexes. `part_of_process`
-/// contains the part of each process, or `0` if the process does not belong to any part. The result contains the new
-/// index, the index in the file, and the part of each GPU whose index was changed.
+/// contains the part of each process, or `0` if the process does not belong to any part. For each GPU whose index was
+/// changed, returns the new index, the index in the file, and the part.
 fn renumber_devices(
     ops: &mut [OpShape],
     process_of_op: impl Fn(&OpShape) -> u32,
@@ -183,8 +185,8 @@ fn renumber_devices(
 
 /// Returns the calling processes whose texts have the longest beginning in common with `text`, and this beginning. A
 /// beginning always ends at a character that is neither a letter nor a digit. If the beginnings do not distinguish the
-/// processes, the ends of the texts are compared in the same way. If the ends do not distinguish them either, returns
-/// no process.
+/// processes, the ends of the texts are compared in the same way. If the ends do not distinguish the processes either,
+/// returns no process.
 fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> (Vec<u32>, &'a str) {
     if calling.len() > MAX_COMPARED_PROCESSES {
         return (Vec::new(), "");
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!(find("[TP00] GPU 0", &[1, 2]), [1]);
         assert_eq!(find("0_r10", &[3, 4]), [4]);
         assert_eq!(find("0_r1", &[3, 4]), [3]);
-        // A text that all processes have in common does not identify any of them.
+        // A text that all processes have in common does not identify a part.
         assert_eq!(find("[TP0", &[1, 2]), []);
         assert_eq!(find("Device_0", &[1, 2]), []);
         assert_eq!(find("[TP00] 0", &[5]), []);

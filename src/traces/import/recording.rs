@@ -1,6 +1,5 @@
-//! Reads gpuflame's recordings, including recordings that are incomplete. If a row is damaged, it is reported and
-//! skipped. If the recording is truncated, all rows before the truncation are read. If the end row is missing, this is
-//! reported as well.
+//! Reads gpuflame's recordings, including recordings that are incomplete. A damaged row is reported and skipped. In a
+//! truncated recording, all rows before the truncation are read. A missing end row is reported as well.
 
 use super::{Opened, Options};
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -17,8 +16,8 @@ pub struct RecordingSummary {
     pub has_only_sums: bool,
     /// Whether the recording contains the sums of a process that has exited and has written its output files.
     pub is_finished: bool,
-    /// State of the process that wrote the recording. `None` if the recording has an end row, because it is then
-    /// complete.
+    /// State of the process that wrote the recording. The field is `None` if the recording has an end row and is
+    /// therefore complete.
     pub writer_state: Option<WriterState>,
 }
 
@@ -33,7 +32,7 @@ pub enum WriterState {
     Unknown,
     /// The process ran out of memory, and recording stopped while the process continued.
     OutOfMemory,
-    /// The process exited but could not write its output files.
+    /// The process has exited, but could not write its output files.
     OutputsFailed,
 }
 
@@ -96,8 +95,8 @@ pub fn recording(
 }
 
 /// Returns a sentence that explains to the user which data are missing. The process may have ended long after the last
-/// checkpoint mark, because data that have not changed are not written again. If the process cannot write to the file
-/// system, it cannot store this fact in the recording either. If writes fail, the process has printed a message.
+/// checkpoint mark, because the process does not write data again that have not changed. A process that cannot write to
+/// the file system cannot store this fact in the recording either. It has printed a message instead.
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&CheckpointMark>,

@@ -16,16 +16,17 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text, rocprof};
 use gpuflame_model::error::Result;
 
-/// Tables by whose names a set is recognized. Each set that contains GPU work has at least one of these tables.
+/// Tables by whose names a set is recognized. Each set of tables that contains GPU work has at least one of these
+/// tables.
 const MAIN_TABLES: [&str; 3] = ["rocpd_kernel_dispatch", "rocpd_memory_copy", "rocpd_region"];
-/// Tables that are not read. For each there is a word for its rows. Remarks to the user contain the word for the rows.
+/// Tables that are not read. Each table comes with a word for its rows, which is used in remarks to the user.
 const LEFT_OUT: [(&str, &str); 3] = [
     ("rocpd_memory_allocate", "memory allocations"),
     ("rocpd_sample", "samples"),
     ("rocpd_pmc_event", "counter values"),
 ];
 
-/// Maximum size in bytes of the environment of a process. If the environment is larger, the rest of it is ignored.
+/// Maximum size in bytes of the environment of a process. The rest of a larger environment is ignored.
 const MAX_ENVIRONMENT: usize = 1 << 20;
 
 /// Returns the suffixes of all sets of tables in the file.
@@ -37,13 +38,13 @@ pub(super) fn find_sets(base: &Database) -> BTreeSet<String> {
 }
 
 /// Returns the rank of the process in its job, and the number of ranks in the job. The rank and the number of ranks are
-/// read from the environment of the process. If the database contains several processes, the result is empty.
+/// read from the environment of the process. Both are unknown if the database contains several processes.
 pub(super) fn find_place(base: &Database) -> Result<JobPlace> {
     let mut places = Vec::new();
     for suffix in find_sets(base) {
         let table = format!("rocpd_info_process{suffix}");
         if base.has_column(&table, "environment") {
-            // If a value is longer than any real environment, it is truncated.
+            // A value that is longer than any real environment is truncated.
             let query = format!(
                 "SELECT substr(CAST(environment AS TEXT), 1, {MAX_ENVIRONMENT}) FROM {} LIMIT 2",
                 quote(&table)
@@ -150,8 +151,8 @@ impl TableSet<'_> {
     }
 }
 
-/// Assigns an index to each GPU. A GPU keeps the index that it has on its machine, unless a GPU of another machine has
-/// this index already.
+/// Assigns an index to each GPU. A GPU keeps the index that it has on its machine, unless a GPU of a different machine
+/// already has this index.
 #[derive(Default)]
 struct DeviceNumbers {
     numbers: BTreeMap<(String, i64), u32>,
@@ -255,7 +256,8 @@ impl SetReader<'_> {
             let size = |at: usize| integer_u32(row, at).unwrap_or(0);
             let block = [10, 11, 12].map(size);
             let mut grid = [13, 14, 15].map(size);
-            // On AMD's GPUs, the grid size is a number of threads. All other vendors give it as a number of blocks.
+            // On AMD's GPUs, the grid size is a number of threads. For GPUs of all other vendors, the grid size is a
+            // number of blocks.
             for (grid, block) in grid.iter_mut().zip(block) {
                 *grid = grid.div_ceil(block.max(1));
             }
@@ -391,7 +393,7 @@ struct RowPlace {
     thread: Option<i64>,
     /// Id of the stream, or id of the queue if the row has no stream.
     stream: Option<u32>,
-    /// Id that links the row to a call, if it has one.
+    /// Id that links the row to a call, if the row has such an id.
     link: Option<u64>,
 }
 
@@ -442,8 +444,8 @@ impl<'a> Query<'a> {
         self.columns.push(expression);
     }
 
-    /// Returns an SQL expression for a column of the row. If the column does not exist in the table, it is taken from
-    /// the track of the row.
+    /// Returns an SQL expression for a column of the row. If the table does not have the column, the value in the row's
+    /// track is used.
     fn column(&self, column: &str) -> String {
         let track = self.set.table("rocpd_track");
         match self.set.base.has_column(&self.table, column) {
@@ -453,7 +455,8 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Adds an SQL join with the row of `table` whose id is in `column`. Returns false if these columns do not exist.
+    /// Adds an SQL join with the row of `table` whose id is in `column`. Returns false if the columns that the join
+    /// needs do not exist.
     fn join(&mut self, table: &str, alias: &str, column: &str) -> bool {
         let is_possible = self.set.has(table, "id") && self.set.base.has_column(&self.table, column);
         if is_possible {
@@ -501,7 +504,8 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Calls `take` with each row that has start and end times. The columns that the caller selected begin at index 7.
+    /// Calls `take` with each row that has start and end times. In each row, the columns that the caller selected begin
+    /// at index 7.
     fn for_each_row(self, counts: &mut ReadCounts, mut take: impl FnMut(&Row<'_>, RowPlace)) -> Result<()> {
         if !self.set.base.has_table(&self.table) {
             return Ok(());

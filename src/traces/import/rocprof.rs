@@ -1,5 +1,5 @@
-//! Reads the JSON files that `rocprofv3 --output-format json` writes. The records refer to tables of kernels, agents
-//! (devices) and operation names in the same file. So the whole file is held in memory.
+//! Reads the JSON files that `rocprofv3 --output-format json` writes. The whole file is held in memory, because its
+//! records refer to tables of kernels, agents (devices) and operation names in the same file.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -33,7 +33,7 @@ struct ProcessSection<'a> {
     kernels: HashMap<u64, Text<'a>>,
     /// Index of each GPU, in file order. The key is the handle of the GPU's agent.
     devices: HashMap<u64, u32>,
-    /// Names of operations. The first index is the kind, and the second index is the operation.
+    /// Names of operations. The first index of this table is the kind of record, and the second index is the operation.
     operations: Vec<Vec<Text<'a>>>,
     /// Kinds of records that are ranges of AMD's annotation library roctx.
     range_kinds: Vec<u64>,
@@ -59,7 +59,7 @@ impl<'a> ProcessSection<'a> {
             }
             Some((id?, name))
         });
-        // If an agent has the type 2, it is a GPU.
+        // An agent of the type 2 is a GPU.
         let agents = tool.get("agents").into_iter().flat_map(Node::items);
         let gpus = agents.filter(|agent| agent.get("type").and_then(Node::unsigned) == Some(2));
         let devices = gpus.filter_map(|agent| handle(agent.get("id"))).zip(0..).collect();
@@ -173,7 +173,7 @@ impl<'a> ProcessSection<'a> {
     }
 }
 
-/// Fields that a record may have, whatever its kind is.
+/// Fields that records of every kind may have.
 #[derive(Default)]
 struct RocprofRecord<'a> {
     kind: Option<u64>,
@@ -226,7 +226,8 @@ impl<'a> RocprofRecord<'a> {
                 _ => {}
             }
         }
-        // On AMD's GPUs, the grid size is a number of threads. All other vendors give it as a number of blocks.
+        // On AMD's GPUs, the grid size is a number of threads. For GPUs of all other vendors, the grid size is a number
+        // of blocks.
         for (grid, block) in self.grid.iter_mut().zip(self.block) {
             *grid = grid.div_ceil(block.max(1));
         }

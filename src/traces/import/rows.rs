@@ -1,5 +1,5 @@
-//! Converts trace events into rows of the kinds that gpuflame's own capture writes. So all code that reads rows can
-//! process other tools' traces as well.
+//! Converts trace events into rows of the kinds that gpuflame's own capture writes. So all code that reads gpuflame's
+//! rows can also process traces of other tools.
 //!
 //! The stack of a launch consists of the slices that enclose the call on its thread (see `call_stacks`): Python frames,
 //! ranges and operators. The launch of an operation is found by correlation id (see `link`). After the operations were
@@ -28,11 +28,11 @@ use gpuflame_model::record::{Detail, IdMap, Loss, Row};
 /// clock).
 const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 
-/// Minimum number of calls for which a second thread saves time.
+/// Minimum number of calls in a trace for which a second thread saves time.
 const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
 
-/// Times from this value on, in ns, must be relative to 1970. If the value is a time since 1970, it is in
-/// September 2001. If the value were the uptime of a machine, it would be 31 years.
+/// A time in ns that is not below this value must be relative to 1970. As a time since 1970, this value is in September
+/// 2001. As the uptime of a machine, it would be 31 years.
 const MIN_ABSOLUTE_NS: i64 = 1_000_000_000_000_000_000;
 
 /// Reads a trace that has GPU operations, in any format, and calls `each` with the rows that are made from it. This
@@ -189,8 +189,8 @@ impl TraceCollector {
             })
             .collect();
         edges.sort_unstable();
-        // Start and end of each capture, sorted by thread and time. If a capture begins but does not end, or ends
-        // without having begun, it is ignored.
+        // Start and end of each capture, sorted by thread and time. A capture without a begin or without an end is
+        // ignored.
         let captures: Vec<(u32, i64, i64)> = edges
             .windows(2)
             .filter(|pair| pair[0].0 == pair[1].0 && pair[0].2 && !pair[1].2)
@@ -232,8 +232,8 @@ impl TraceCollector {
         }
     }
 
-    /// Finds the edges of all CUDA graphs in the trace. If a flow has an id like that of an edge but is not an edge, it
-    /// is treated as a launch flow.
+    /// Finds the edges of all CUDA graphs in the trace. A flow that has an id in the range for edges, but is not an
+    /// edge, is treated as a launch flow.
     fn find_graph_edges(&mut self) -> GraphEdges {
         let flows = std::mem::take(&mut self.graph_flows);
         let mut others = Vec::new();
@@ -247,7 +247,7 @@ impl TraceCollector {
         edges
     }
 
-    /// Marks the outermost calls by which host functions were submitted to streams. These calls then count as launches.
+    /// Marks the outermost calls by which host functions were submitted to streams. The marked calls count as launches.
     fn mark_host_functions(&mut self, edges: &GraphEdges) {
         let known = edges.host_function_calls();
         let mut outermost: IdMap<u64, u32> = IdMap::default();
@@ -309,7 +309,7 @@ impl TraceCollector {
     }
 
     /// Links the trace's operations to calls. If neither thread states nor ranges are requested, a second thread finds
-    /// the stacks of the calls at the same time. If another thread has found the stacks, they are returned as well.
+    /// the stacks of the calls at the same time. In that case, the stacks are returned as well.
     fn link_operations_and_stacks(&mut self) -> (LinkReport, Option<FoundStacks>) {
         if !self.without_thread_states || self.keeps_ranges || self.calls.len() < MIN_CALLS_FOR_THREAD {
             return (self.link_operations(), None);
@@ -358,7 +358,7 @@ impl TraceCollector {
         let found = self.take_slices().find_stacks(no_spans);
         let (mut stacks, _) = self.keep_stacks(found);
         captured.add_captures(&self.graph_calls, &self.calls, &self.kernels, &stacks, &self.labels);
-        // gpuflame's own exports contain the stack that created the graph node of each operation.
+        // In gpuflame's own exports, each operation contains the stack that created its graph node.
         for (&op, &given) in &self.created {
             let node = self.ops.get(op).shape.graph_node;
             if let (Some(given), true) = (given, node != 0) {
@@ -424,7 +424,7 @@ impl TraceCollector {
 }
 
 /// Parses a stack that the trace contains as text. The text consists of one letter per frame (`p` Python, `r` range), a
-/// line break, and the frames, root first. If the letters are missing, ranges are recognized by the form in which
+/// line break, and the frames, root first. If the text contains no letters, ranges are recognized by the form in which
 /// gpuflame writes their names. If the only letter is `f`, the rest of the text is the id of the innermost frame in
 /// `stackFrames`. Returns `None` if there is no frame with this id.
 fn parse_given_stack(

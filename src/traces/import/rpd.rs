@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
 }
 
 /// Adds an SQL join of the table of strings with `column` of `table` (alias `T`). The column contains the id of a
-/// string. Returns the SQL expression for this string.
+/// string, and the returned SQL expression selects this string.
 fn string(base: &Database, table: &str, column: &str, alias: &str, joins: &mut String) -> String {
     if !base.has_column(table, column) || !base.has_column("rocpd_string", "id") {
         return "NULL".to_owned();
@@ -82,7 +82,7 @@ fn read_ops(base: &Database, sink: &mut impl Sink, counts: &mut ReadCounts) -> R
     let kind = string(base, table, "opType_id", "K", &mut joins);
     let [device, queue, start, end] =
         ["gpuId", "queueId", "start", "end"].map(|column| base.column(table, "T", column));
-    // An operation belongs to at most one call, but a call may have several operations.
+    // At most one call belongs to an operation, but several operations may belong to a call.
     let mut call = "NULL";
     if ["api_id", "op_id"].iter().all(|column| base.has_column("rocpd_api_ops", column)) {
         call = "L.api_id";

@@ -10,10 +10,10 @@
 //!
 //! The header states how the file is compressed: 0 none, 1 LZ4 frames, 2 zstd frames. If the file is compressed, all
 //! bytes after the header are compressed, and offsets refer to the decompressed file. TraceSmith defines these
-//! compressions but never writes them, so this layout is an assumption of gpuflame.
+//! compressions but never uses them, so the layout of compressed files is an assumption of gpuflame.
 //!
-//! The file has no checksum, so a damaged length may have any value. For this reason, every length is checked against
-//! the size of the file.
+//! The file has no checksum, so a damaged length may have any value. Every length is therefore compared with the size
+//! of the file.
 
 use std::io::Read;
 
@@ -25,7 +25,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 const HEADER_BYTES: usize = 72;
 /// Maximum size in bytes of a file that is read into memory.
 const MAX_FILE_BYTES: u64 = 4 << 30;
-/// Maximum size in bytes of a compressed file after decompression. This limit is needed because even a small file may
+/// Maximum size in bytes of a compressed file after decompression. The limit is needed because even a small file may
 /// decompress to any size.
 const MAX_UNPACKED_BYTES: usize = 1 << 30;
 
@@ -140,8 +140,8 @@ struct SbtRecord<'a> {
     stack: (String, String),
     /// Grid, block, shared memory and registers, if the event is a kernel.
     kernel: [u32; 8],
-    /// Source, destination and number of bytes, if the event is a copy. If the event is a wait or a recording of a CUDA
-    /// event, gpuflame's own exports store three other values: the CUDA event's id plus 1, 0, and the id of the
+    /// Source, destination and number of bytes, if the event is a copy. In gpuflame's own exports, a wait or a
+    /// recording of a CUDA event has three different values here: the CUDA event's id plus 1, 0, and the id of the
     /// recording.
     memory: Option<[u64; 3]>,
 }
@@ -173,8 +173,8 @@ impl<'a> SbtRecord<'a> {
         Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, memory })
     }
 
-    /// Passes the event to `sink`. If the event is a wait or a recording of a CUDA event, and it has a stack, a call is
-    /// passed as well.
+    /// Passes the event to `sink`. For a wait or a recording of a CUDA event that has a stack, a call is passed as
+    /// well.
     fn emit(&self, sink: &mut impl Sink) {
         if !matches!(self.kind, 7..=10) {
             sink.event(&self.to_event());
@@ -209,8 +209,8 @@ impl<'a> SbtRecord<'a> {
             thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
             stack: Text::from(&*self.stack.0),
             stack_kinds: Text::from(&*self.stack.1),
-            // According to the type of the trace event, the call is a launch. So the call counts as a launch even if no
-            // kernel belongs to it.
+            // The type of the trace event states that the call is a launch. So the call counts as a launch even if no
+            // kernel belongs to the call.
             pending: is_launch && correlation.is_some(),
             ..Call::default()
         })
@@ -239,8 +239,8 @@ impl<'a> SbtRecord<'a> {
             start,
             end,
             device: Some(self.device),
-            // This format contains no CUDA contexts. In rows, each context belongs to one device, so the index of the
-            // device is used as the id of the context.
+            // This format contains no CUDA contexts. In rows, each CUDA context belongs to one device, so the index of
+            // the device is used as the id of the CUDA context.
             context: Some(self.device),
             stream: Some(self.stream),
             correlation: self.correlation_id(),
@@ -266,7 +266,8 @@ impl<'a> SbtRecord<'a> {
 }
 
 /// Reads the thread and the frames of its stack. The file contains the frames leaf first, each with address, function,
-/// file and line. If a frame is not code, gpuflame's own exports contain the kind of the frame instead of the file.
+/// file and line. For a frame that is not code, gpuflame's own exports contain the kind of the frame in place of the
+/// file.
 fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
     let thread = saturate_u32(at.read_varint()?);
     let (mut frames, mut kinds) = (Vec::new(), Vec::new());
@@ -284,7 +285,7 @@ fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String
     Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
 }
 
-/// Determines the kind of a frame from the file in which its code is. For Python code, the file may be a placeholder
+/// Determines the kind of a frame from the file in which its code is. The file of Python code may be a placeholder
 /// (`<string>`).
 fn frame_kind(file: &[u8]) -> char {
     match file {

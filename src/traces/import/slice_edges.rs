@@ -1,9 +1,9 @@
 //! Pairs the begin event and the end event of each slice. The file may contain these events in any order.
 //!
 //! An end event closes the last open slice on its thread that has the same category and name. If the begin event or the
-//! end event has no category, only the names must be equal. If one of them has no name, only the categories must be
-//! equal. If an end event matches no open slice, it is counted and ignored. Slices of unknown categories are paired as
-//! well, because their end events would otherwise close other slices.
+//! end event has no category, only the names must be equal. If one of the two events has no name, only the categories
+//! must be equal. An end event that matches no open slice is counted and ignored. Slices of unknown categories are
+//! paired as well, because their end events would otherwise close other slices.
 
 use super::call_records::CallRecords;
 use super::op_records::OpRecords;
@@ -52,10 +52,9 @@ impl SliceEdges {
         self.0.push(edge);
     }
 
-    /// Pairs the events, and appends the slices to `slices`. If a slice has no end event, it lasts until the end of the
-    /// trace. If such a slice is a call, it ends at the time of the thread's last begin or end event instead. The end
-    /// times of the calls and operations are set as well. If an operation has no end event, its end is set to
-    /// `i64::MIN`.
+    /// Pairs the events, and appends the slices to `slices`. A slice without an end event lasts until the end of the
+    /// trace. A call without an end event lasts until the thread's last begin or end event. The end times of the calls
+    /// and operations are set as well. The end of an operation without an end event is set to `i64::MIN`.
     pub(super) fn pair_into_slices(
         &mut self,
         calls: &mut CallRecords,

@@ -4,14 +4,14 @@
 //! In most traces, the slices of a thread are sorted, or they consist of a few sorted lists. For example, there may be
 //! one list each for Python functions, operators and calls. Each such list is stored as a *run*, which contains the
 //! differences between one slice and the next. A new slice is appended to the first run whose last slice comes before
-//! the new slice. If a slice fits no run, it is stored uncompressed.
+//! the new slice. A slice that fits no run is stored uncompressed.
 
 use gpuflame_model::record::{Fields, Payload};
 
 use super::slices::{FrameClass, Slice};
 
-/// Maximum number of runs per thread. There is a limit because each new slice is compared with the last slice of every
-/// run.
+/// Maximum number of runs per thread. The number is limited, because each new slice is compared with the last slice of
+/// every run.
 const MAX_RUNS: usize = 16;
 
 /// The slices of one thread, which may be added in any order. See the module's documentation.
@@ -32,11 +32,11 @@ struct Run {
     before: Before,
 }
 
-/// Fields of the slices that were added to a run last. The next slice is stored as the differences from these fields.
+/// Fields of the most recent slices of a run. The next slice is stored as the differences from these fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     start: i64,
-    /// Indexes of the last slice that is not a call, and of the last slice that is a call.
+    /// Indexes of the most recent slice that is not a call, and of the most recent slice that is a call.
     numbers: [u32; 2],
 }
 
@@ -78,7 +78,7 @@ impl SliceRuns {
             let limit = heads.get(1).map(|head| head.next);
             let head = &mut heads[0];
             // Consecutive slices are often in the same run. So the runs are compared again only when the next slice is
-            // in another run.
+            // in a different run.
             let has_ended = loop {
                 while let Some(other) = others.next_if(|other| other.order_key() < head.next.order_key()) {
                     each(other);
@@ -206,7 +206,7 @@ mod tests {
         let jump = |number| if number % 1_000 == 0 { -150_000 } else { 170 };
         let runs = check(&slices(5_000, jump));
         assert_eq!((runs.runs.len(), runs.others.len()), (5, 0));
-        // Between operators, there are calls. Some calls have the same times as operators.
+        // There are calls between the operators. Some calls have the same times as operators.
         check(&slices(1_000, |number| i64::from(number % 3) - 1));
     }
 

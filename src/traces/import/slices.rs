@@ -10,13 +10,13 @@ use gpuflame_model::record::IdMap;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     pub(super) start: i64,
-    /// Time at which the slice ends. The slice is no longer open at this time.
+    /// Time at which the slice ends. At this time, the slice is no longer open.
     pub(super) end: i64,
     /// Label of the slice, shifted left by two bits, and its class. The two lowest bits are the [`FrameClass`] of the
     /// slice.
     label_and_class: u32,
-    /// If the slice is a call, the index of the call. Otherwise, the index of the slice among all slices in the file
-    /// that are not calls.
+    /// For a call, the index of the call. For any other slice, the index of the slice among all slices in the file that
+    /// are not calls.
     pub(super) number: u32,
 }
 
@@ -28,7 +28,7 @@ impl Slice {
         Self { start, end, label_and_class: label << 2 | class as u32, number }
     }
 
-    /// Creates a slice again from the value that [`Slice::label_and_class`] has returned for it.
+    /// Creates the slice for which [`Slice::label_and_class`] has returned this value.
     pub(super) fn from_parts((start, end): (i64, i64), label_and_class: u32, number: u32) -> Self {
         Self { start, end, label_and_class, number }
     }
@@ -56,23 +56,22 @@ impl Slice {
     }
 
     /// Returns the key by which the slices of a thread are sorted, so that an outer slice comes before the slices
-    /// inside it. If two slices are open at the same time, the slice that began earlier is the outer slice. If both
-    /// began at the same time, the longer slice is the outer slice. If two slices also have equal durations, the slice
-    /// of the lower class is the outer slice. If two slices also have the same class, the slice that is earlier in the
-    /// file is the outer slice.
+    /// inside it. Of two overlapping slices, the slice that began earlier is the outer slice. If two slices began at
+    /// the same time, the longer slice is the outer slice. If two slices also have equal durations, the slice of the
+    /// lower class is the outer slice. If two slices also have the same class, the slice that is earlier in the file is
+    /// the outer slice.
     pub(super) fn order_key(&self) -> (i64, Reverse<i64>, u32, u32) {
         (self.start, Reverse(self.end), self.label_and_class & 3, self.number)
     }
 
-    /// Returns the last time at which the slice is open. If the slice has a duration of 0, this is the time of its
-    /// start.
+    /// Returns the last time at which the slice is open. For a slice with a duration of 0, this time is the start.
     pub(super) fn last_moment(&self) -> i64 {
         self.start.max(self.end.saturating_sub(1))
     }
 }
 
-/// Class of a slice, such as Python function or call. If two slices cover the same time, the slice whose class is
-/// listed first is the outer slice.
+/// Class of a slice, such as Python function or call. Of two slices with the same start and end, the slice whose class
+/// is listed first is the outer slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum FrameClass {
     Python,

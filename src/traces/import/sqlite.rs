@@ -1,5 +1,5 @@
 //! Reads sqlite databases that other tools wrote. Reading a database changes no file. The tables and columns differ
-//! between the versions of a tool, so only existing ones are queried.
+//! between the versions of a tool, so only existing tables and columns are queried.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -78,9 +78,9 @@ impl Database {
         }
     }
 
-    /// Returns an SQL expression for `table` that can be joined by the column `key`. In this expression, each key
-    /// occurs only once, even if the table was copied and has lost its primary key. If a key occurred twice, the join
-    /// would duplicate rows. Without an index, the join would take quadratic time.
+    /// Returns an SQL expression for `table` that can be joined by the column `key`. The expression selects each key
+    /// only once, even if the table was copied and has lost its primary key. Otherwise a repeated key would duplicate
+    /// rows, and a join without an index would take quadratic time.
     pub(super) fn keyed(&self, table: &str, key: &str) -> String {
         let is_key = self.tables.get(table).is_some_and(|table| table.key.as_deref() == Some(key));
         match is_key {
@@ -94,7 +94,7 @@ impl Database {
         self.bytes
     }
 
-    /// If some rows are in a separate log file, returns a remark about this.
+    /// Returns a remark if some rows of the database are in a separate log file.
     pub(super) fn log_remark(&self) -> Option<String> {
         let what = "some rows may be in the log next to the file (-wal), which is not read; merge it with \
                     `sqlite3 FILE 'PRAGMA wal_checkpoint'`";
@@ -159,8 +159,8 @@ pub(super) fn integer(row: &Row<'_>, at: usize) -> Option<i64> {
     }
 }
 
-/// Returns the integer in a column, if it fits into 32 bits. Returns `None` if it does not fit into 32 bits without a
-/// sign.
+/// Returns the integer in a column, if it fits into 32 bits. Returns `None` if the integer does not fit into 32 bits
+/// without a sign.
 pub(super) fn integer_u32(row: &Row<'_>, at: usize) -> Option<u32> {
     integer(row, at).and_then(|number| u32::try_from(number).ok())
 }
@@ -205,7 +205,8 @@ fn log_of(path: &Path) -> std::path::PathBuf {
     log.into()
 }
 
-/// Returns a sqlite URI with the percent-encoded path. With this URI, sqlite opens the file without modifying it.
+/// Returns a sqlite URI with the percent-encoded path. If sqlite opens the file by this URI, sqlite does not modify the
+/// file.
 fn to_uri(path: &Path) -> String {
     let mut uri = "file:".to_owned();
     for &byte in path.as_os_str().as_encoded_bytes() {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use super::json::document::{Document, Node};
 use super::slices::FrameClass;
 
-/// Maximum number of frames in a stack. Without this limit, a frame that is its own caller would lead to an endless
-/// stack.
+/// Maximum number of frames in a stack. The limit is needed because a frame that is its own caller would otherwise lead
+/// to an endless stack.
 const MAX_DEPTH: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ struct Frame {
 }
 
 impl StackFrames {
-    /// Parses the table, which is a JSON object. If the table is damaged, it is treated as empty.
+    /// Parses the table, which is a JSON object. A damaged table is treated as empty.
     pub(super) fn parse(json: &[u8]) -> Self {
         let document = Document::read(json);
         let root = document.as_ref().ok().and_then(|document| document.root().ok());

@@ -14,13 +14,13 @@ pub(super) struct SyncRecord {
     pub(super) stream: Option<u32>,
     pub(super) event: Option<u32>,
     pub(super) correlation: u64,
-    /// Stream on which the CUDA event was recorded for which the host or stream waited.
+    /// Stream on which the awaited CUDA event was recorded.
     pub(super) on_stream: Option<u32>,
-    /// Correlation id of the call that recorded this CUDA event; 0 if it is unknown.
+    /// Correlation id of the call that recorded the awaited CUDA event; 0 if the id is unknown.
     pub(super) record_correlation: u64,
     /// Index of the waiting process; 0 if correlation ids are unique in the whole trace.
     pub(super) process: u32,
-    /// Id of the recording of this CUDA event. The id is unique within the process.
+    /// Id of the recording of the awaited CUDA event, unique within the process.
     pub(super) record: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl RecordedEvent {
 const FIRST_NEW_NUMBER: u64 = 1 << 63;
 
 /// Finds the recording of the CUDA event for each wait that only contains the id of the CUDA event, as in traces of
-/// CUPTI before 12.8. The result is the last recording of this CUDA event whose call began before the waiting call.
+/// CUPTI before 12.8. This is the latest recording of the CUDA event whose call began before the waiting call.
 /// `call_of` returns the call by which a recording was made.
 pub(super) fn find_unnumbered_records(
     syncs: &mut [SyncRecord],

@@ -1,5 +1,5 @@
 //! Emits rows for waits, and for recordings of CUDA events. The row of a wait contains the correlation id and the stack
-//! of the call that waited. The row refers to the recording of the CUDA event for which the call waited.
+//! of the call that waited. The row of a wait for a CUDA event refers to the recording of this CUDA event.
 
 use gpuflame_model::record::{
     ContextId, CorrelationId, EventCall, EventId, EventRecord, EventUse, GpuContextId, IdMap, Nanos, Row,
@@ -15,15 +15,14 @@ use super::work::CallRecord;
 /// Index of a process, and a correlation id. The process is 0 if correlation ids are unique in the whole trace.
 type CallKey = (u32, u64);
 
-/// Calls that waited or that recorded a CUDA event, with their launch contexts (stack and API call) and correlation
-/// ids.
+/// Calls that waited or recorded a CUDA event, with their launch contexts (stack and API call) and correlation ids.
 #[derive(Debug, Default)]
 pub(super) struct SyncCalls {
     /// Index of each call, keyed by the process and correlation id in the trace.
     calls: IdMap<CallKey, u32>,
     /// Launch context of each call, keyed by the call's index.
     pub(super) contexts: IdMap<u32, ContextId>,
-    /// Correlation id of each call in the rows, keyed by the call's index. If a call is a launch, it has such an id
+    /// Correlation id of each call in the rows, keyed by the call's index. A call that is a launch has such an id
     /// already.
     pub(super) ids: IdMap<u32, CorrelationId>,
 }
@@ -130,9 +129,9 @@ struct SyncEmitter<'a> {
     file_ids: &'a mut FileIds,
     nanos: &'a dyn Fn(i64) -> Nanos,
     each: &'a mut dyn FnMut(&Row<'_>),
-    /// Id of each recording in the rows, keyed by the process and the id in the trace.
+    /// Id in the rows of each recording of a CUDA event, keyed by the process and the id in the trace.
     numbers: IdMap<(u32, u64), u64>,
-    /// Correlation ids of the recordings for which a row was emitted.
+    /// Correlation ids of the recordings of CUDA events for which a row was emitted.
     recorded: IdMap<u64, ()>,
     /// Indexes of the waiting calls for which a row was emitted.
     waited: IdMap<u32, ()>,
@@ -160,7 +159,7 @@ impl SyncEmitter<'_> {
         }));
     }
 
-    /// Emits the row of a wait. If only the wait itself describes the recording of the CUDA event, a row for this
+    /// Emits the row of a wait. If the recording of the CUDA event is known only from the wait, a row for this
     /// recording is emitted first.
     fn wait(&mut self, sync: &SyncRecord) {
         let (context, correlation) = (sync.context, sync.record_correlation);
@@ -232,8 +231,8 @@ impl SyncEmitter<'_> {
         Some((call?, *self.calls.contexts.get(&call?)?))
     }
 
-    /// Returns the id that a recording has in the rows. If ids in the trace are unique only within a process, the
-    /// recording needs a new id.
+    /// Returns the id that a recording of a CUDA event has in the rows. The recording needs a new id if ids in the
+    /// trace are unique only within a process.
     fn sync_id(&mut self, process: u32, number: u64) -> SyncId {
         if process == 0 {
             return SyncId(number);

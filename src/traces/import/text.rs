@@ -1,10 +1,10 @@
-//! Represents text in the form of a trace file: bytes that may contain escapes and may not be UTF-8. A text is decoded
+//! Represents text as it is in a trace file: bytes that may contain escapes and may not be UTF-8. A text is decoded
 //! only when it is needed, because most names in a trace are never needed.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// A text in a trace that was not decoded yet.
+/// A text in a trace, which was not decoded yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Text<'a> {
     raw: &'a [u8],
@@ -34,7 +34,8 @@ impl<'a> Text<'a> {
     }
 
     /// Returns the decoded text. Each byte that is not UTF-8 is replaced by an escape such as `\xff`. Invalid escapes
-    /// are left unchanged. So different names stay different after decoding. Control characters are left unchanged.
+    /// are left unchanged. So different names are still different after decoding. Control characters are left
+    /// unchanged.
     pub fn decode(self) -> Cow<'a, str> {
         if self.escaped && self.raw.contains(&b'\\') {
             Cow::Owned(unescape(self.raw))
@@ -98,7 +99,7 @@ fn decode_bytes(bytes: &[u8]) -> Cow<'_, str> {
     for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());
         for byte in chunk.invalid() {
-            // Writing to a string cannot fail.
+            // The result is ignored, because writing to a string cannot fail.
             let _ = write!(text, "\\x{byte:02x}");
         }
     }

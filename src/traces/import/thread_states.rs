@@ -1,12 +1,13 @@
-//! Stores the stacks that a thread had over time, in about 5 bytes per stack. If a program launches continually, each
-//! slice results in a new state. A trace of half a gigabyte may then contain a million states.
+//! Stores the stacks that a thread had over time, in about 5 bytes per stack. In a program that launches work
+//! continually, each slice results in a new state. A trace of half a gigabyte may then contain a million states.
 
 use gpuflame_model::record::{Fields, Payload};
 
-/// States of one thread. A state is the stack that the thread had. Each state lasts until the next state begins.
+/// States of one thread. A state is the stack that the thread had until the next state began.
 #[derive(Debug, Default)]
 pub(super) struct ThreadStates {
-    /// Encoded states. Each consists of the difference to the start of the previous state, and of the stack plus 1.
+    /// Encoded states. Encoded states. Each state consists of the difference from the start of the previous state, and
+    /// of the stack plus 1.
     bytes: Vec<u8>,
     last: i64,
 }
@@ -16,7 +17,7 @@ impl ThreadStates {
     pub(super) fn push(&mut self, since: i64, stack: u32) {
         let mut payload = Payload(&mut self.bytes);
         // The empty stack is more frequent than any other stack. The empty stack has the value `u32::MAX`. Adding 1
-        // changes this value to 0, which takes only one byte.
+        // changes the value of the empty stack to 0, which takes only one byte.
         payload.difference(since as u64, self.last as u64).varint(stack.wrapping_add(1).into());
         self.last = since;
     }

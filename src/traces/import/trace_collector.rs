@@ -1,5 +1,5 @@
 //! The collector stores the contents of a trace (operations, calls, slices and their arguments) until the whole trace
-//! has been read. When the whole trace has been read, module `rows` converts the contents to rows.
+//! has been read. After that, module `rows` converts the contents to rows.
 
 use super::call_records::CallRecords;
 use super::copies::{copy_kind, memory_kinds, set_memory};
@@ -35,7 +35,7 @@ pub struct TraceCollector {
     pub(super) lanes: IdMap<(u32, (u8, i64)), u32>,
     /// Lane of each thread. The index of an entry is the thread.
     pub(super) thread_lanes: Vec<u32>,
-    /// Process field, thread field and index of the lane that was looked up last.
+    /// Lane of the most recent look-up: its process field, its thread field and its index.
     last_lane: Option<(i64, i64, u32)>,
     pub(super) launch_flows: LaunchFlows,
     pub(super) graph_flows: GraphFlows,
@@ -59,7 +59,7 @@ pub struct TraceCollector {
     pub(super) created: IdMap<u32, Option<u32>>,
     /// Reason why an operation has no launch, keyed by the operation's index.
     pub(super) reasons: IdMap<u32, Missing>,
-    /// Captures of graphs that were found in capture traces. `graph_calls` is filled only if there are such captures.
+    /// Captures of graphs that were found in capture traces. `graph_calls` is filled only if captures were found.
     pub(super) graph_captures: Option<GraphCaptures>,
     pub(super) graph_calls: Vec<GraphCall>,
     /// Calls that begin or end the capture of a graph. Each entry contains the index of the call, and whether the call
@@ -102,9 +102,9 @@ pub struct TraceCollector {
     pub(super) collectives: IdMap<u32, ()>,
     pub(super) calls: CallRecords,
     pub(super) slices: Vec<SliceRuns>,
-    /// Number of slices so far, without calls.
+    /// Number of slices so far that are not calls.
     slice_count: u32,
-    /// Thread that was looked up last: the ids of its process and of the thread in the trace, and the thread's index.
+    /// Thread of the most recent look-up: the ids of the process and the thread in the trace, and the thread's index.
     last_thread: Option<(i64, i64, u32)>,
     /// Properties of calls that follow from the name of the called function. The index of an entry is the label of the
     /// name.
@@ -282,7 +282,8 @@ impl TraceCollector {
                 is_here.then_some((op.correlation, self.ops.len()))
             }),
         };
-        // Kineto writes the end of a flow even at a call that launched no work. Such an end of a flow is ignored.
+        // Kineto writes the end of a flow even at a call that launched no work. The end of a flow at such a call is
+        // ignored.
         let ends_at_call = !begins && number.is_none() && call.is_some_and(|call| call.correlation == id);
         if kind == FlowKind::Launch && ends_at_call {
             return;
@@ -310,9 +311,9 @@ impl TraceCollector {
         self.launch_flows.add(end, begins);
     }
 
-    /// Returns the index of the device for an operation if its trace event contains a process but no device. If the
-    /// process is a number that is too large for a process id, it represents a device. Such devices are given indexes
-    /// in file order.
+    /// Returns the index of the device for an operation whose trace event contains a process but no device. If the
+    /// process is a number that is too large for a process id, it represents a device. Devices that are known only by
+    /// such numbers get indexes in file order.
     fn device_of(&mut self, process: Id<'_>) -> u32 {
         match process {
             Id::Number(number) if number > i64::from(i32::MAX) => {
@@ -615,7 +616,7 @@ fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable)
 /// Properties of a call that follow from the name of the called function.
 #[derive(Clone, Copy, Debug)]
 struct CallFacts {
-    /// Whether the host waits in the call, or the call makes a stream wait.
+    /// Whether the call waits, or makes a stream wait.
     waits: bool,
     /// Whether the call makes a stream wait for a CUDA event.
     waits_for_event: bool,

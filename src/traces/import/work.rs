@@ -1,6 +1,5 @@
 //! Defines the API call of a trace, and the kind of a stream. Calls are stored until the whole trace has been read.
-//! Only after that can `link` find the operations that the calls launched, and `call_stacks` find the stacks of the
-//! calls.
+//! Then `link` finds the operations that the calls launched, and `call_stacks` finds the stacks of the calls.
 //!
 //! Names, processes and threads are represented by indexes that `trace_collector` has assigned.
 
@@ -25,7 +24,7 @@ pub(super) struct CallRecord {
     pub(super) correlation: u64,
     pub(super) thread: u32,
     /// Stack of the call. The innermost frame of this stack is the call itself. The stack is set when all slices are
-    /// known. When the row of the call gets a launch context, this field is replaced by the id of the context.
+    /// known. When the row of the call gets a launch context, the id of this context replaces the stack.
     pub(super) stack: u32,
     /// Number of operations that the call launched.
     pub(super) ops: u32,
@@ -40,23 +39,23 @@ pub(super) struct CallRecord {
 }
 
 impl CallRecord {
-    /// Whether a launch row is made for the call. If a call launches nothing, it can only be a frame in the stacks of
-    /// other calls. If a call may have launched ambiguous operations, no row is made for it, because it is unknown
-    /// whether it launched any of them.
+    /// Whether a launch row is made for the call. A call that launches nothing can only be a frame in the stacks of
+    /// other calls. No launch row is made for a call that may have launched ambiguous operations, because it is unknown
+    /// whether it launched any of these operations.
     pub(super) fn is_shown(&self) -> bool {
         self.ops > 0 || (self.launches && !self.ambiguous && !self.encloses)
     }
 }
 
-/// Kind of GPU work that a call may start, which follows from the name of the called function. In this order, functions
-/// that start no work come first.
+/// Kind of GPU work that a call may start, which follows from the name of the called function. The variants are
+/// ordered: functions that start no work come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CallUse {
-    /// The function starts no GPU work. For example, it records a CUDA event, waits, allocates memory or returns an
-    /// attribute.
+    /// The function starts no GPU work. For example, the function records a CUDA event, waits, allocates memory or
+    /// returns an attribute.
     #[default]
     Other,
-    /// The function is not known, so it may start GPU work.
+    /// gpuflame does not know the function, so the function may start GPU work.
     Unknown,
     Copy,
     Set,

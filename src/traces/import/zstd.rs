@@ -6,12 +6,12 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 /// Maximum window size in bytes that is accepted. The window is memory that the decoder fills before it returns the
-/// first byte. At compression levels up to 20, the window is not larger than this.
+/// first byte. At compression levels up to 20, the window does not exceed this size.
 const MAX_WINDOW_BYTES: u64 = 32 << 20;
 
 /// Whether a file that begins with `head` is compressed by zstd.
 pub(super) fn is_zstd(head: &[u8]) -> bool {
-    // A file may also begin with a skippable frame, which contains data of another kind.
+    // A zstd file may also begin with a skippable frame, which contains no compressed data.
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
@@ -70,8 +70,7 @@ impl<R: BufRead> ZstdFrames<R> {
         Ok(true)
     }
 
-    /// Converts an error of the zstd decoder. If the input has ended, the reason for the error is that the file is
-    /// truncated.
+    /// Converts an error of the zstd decoder. An error at the end of the input means that the file is truncated.
     fn describe(&mut self, error: FrameDecoderError) -> Error {
         if let FrameDecoderError::WindowSizeTooBig { requested, .. } = error {
             let what = format!(

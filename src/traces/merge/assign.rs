@@ -6,15 +6,15 @@
 //! order, and each point may change earlier decisions:
 //!
 //! - a *seat* is a partner that is available to a later point in `ours`. The cost of taking the seat is the position of
-//!   that later point, plus the number that is stored with the seat. The partner is a free point in `theirs`, or a
-//!   point that is taken and whose present owner then returns to its earlier choice;
+//!   the later point, plus the number that is stored with the seat. The partner is a free point in `theirs`, or a point
+//!   that is taken and whose present owner then returns to its earlier choice;
 //! - a *regret* is the amount by which a later point in `theirs` can reduce the cost of a point in `ours` that is badly
 //!   matched.
 //!
 //! Each point adds one seat or one regret, so the algorithm needs `n log n` steps. The problem is known as "mice and
-//! holes". When all points were visited, it is known which points have a partner. Each chain of changed decisions ends
-//! at a point that gained or lost a partner. The points with a partner are then paired in ascending order, because
-//! crossing pairs never have a shorter total distance.
+//! holes". After all points were visited, the points that have a partner are known: each chain of changed decisions
+//! ends at a point that gained or lost a partner. The points with a partner are paired in ascending order, because
+//! pairs that cross each other never have a shorter total distance.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

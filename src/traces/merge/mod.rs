@@ -1,11 +1,10 @@
 //! Merges the recordings that two tools made of the same run. One tool captured CPU stacks at launches (for example
-//! with an eBPF probe on `cudaLaunchKernel`), and the other tool recorded kernels. If the stacks contain correlation
-//! ids, they are matched to launches by these ids. Otherwise they are matched by order if possible, and if not, by
-//! time.
+//! with an eBPF probe on `cudaLaunchKernel`), and the other tool recorded kernels. Stacks with correlation ids are
+//! matched to launches by these ids. Other stacks are matched by order if possible, and otherwise by time.
 //!
 //! Recordings of gpuflame do not need this module. A match by order or by time is only a guess. The [`Report`] shows
 //! how reliable the guesses are. The report contains the number of stacks with a second launch within the tolerance. It
-//! also compares the difference of the two clocks with the gaps between launches.
+//! also contains the difference of the two clocks and the typical gap between launches, which can be compared.
 
 mod assign;
 
@@ -61,7 +60,7 @@ pub enum Method {
 pub struct Options {
     /// Maximum time in ns between a stack and the launch to which it is matched. Default: 10 ms.
     pub tolerance: u64,
-    /// Number of ns that is added to the times of all stacks. Default: 0.
+    /// Offset in ns that is added to the times of all stacks. Default: 0.
     pub offset: i64,
 }
 
@@ -86,9 +85,9 @@ pub struct Report {
     /// Number of matches by time that would be different if the clocks were shifted by `clock_distance`.
     pub doubtful: u64,
     /// Estimated time in ns by which the clock of the launches is ahead of the clock of the stacks. The estimate is the
-    /// most frequent time from a stack to a nearby launch, among the stacks that are not matched by id. The matched
-    /// pairs do not show the difference of the clocks. The points of each pair are as close as possible, no matter
-    /// whether the match is right.
+    /// most frequent difference between the time of a stack and the time of a nearby launch, among the stacks that are
+    /// not matched by id. The matched pairs do not show the difference of the clocks. Their times are as close as
+    /// possible even if the match is wrong.
     pub clock_distance: i64,
     /// Median time between consecutive launches, in ns.
     pub median_gap: u64,
@@ -130,8 +129,8 @@ pub fn merge(
     report.median_gap = median(&mut gaps);
     report.clock_distance = find_most_voted(&mut votes, (report.median_gap / 8).max(1_000));
     let far = report.clock_distance.unsigned_abs().max(1);
-    // If all stacks were shifted by half the difference of these two distances, the second nearest launch would become
-    // the nearest.
+    // If all stacks were shifted by half the difference of the distances to the nearest and the second nearest launch,
+    // the second nearest launch would become the nearest.
     report.doubtful = close
         .iter()
         .filter(|near| matches!(near, [Some(first), Some(second)] if second - first <= 2 * far))
@@ -146,8 +145,8 @@ pub fn merge(
     (pairs, report)
 }
 
-/// Matches stacks to launches by correlation id. Ids are unique only within one process. So a launch in the process of
-/// the stack is preferred.
+/// Matches stacks to launches by correlation id. Correlation ids are unique only within one process. So a launch in the
+/// process of the stack is preferred.
 fn match_by_id(
     stacks: &[Stack],
     launches: &[Launch],
@@ -174,9 +173,9 @@ fn match_by_id(
     }
 }
 
-/// Forms groups of stacks and launches that may belong together. First, stacks and launches are grouped by thread. If a
-/// thread has only stacks or only launches, these are grouped by process instead, because the two tools may use
-/// different thread ids. All remaining stacks and launches form one group.
+/// Forms groups of stacks and launches that may belong together. First, stacks and launches are grouped by thread. The
+/// stacks or launches of a thread that has only stacks or only launches are grouped by process instead, because the two
+/// tools may use different thread ids. All remaining stacks and launches form one group.
 fn group_candidates(
     stacks: &[Stack],
     launches: &[Launch],
@@ -233,9 +232,9 @@ fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
 
 /// Maximum number of stacks per group that vote about the difference of the clocks.
 const MAX_VOTERS: usize = 1_000;
-/// A stack votes for its time differences to the nearest launches: this number of launches before it, and this number
-/// of launches after it. The true difference of the clocks is among these votes, unless the clocks differ by more than
-/// the duration of that many launches.
+/// A stack votes for the differences between its time and the times of the nearest launches: this number of launches
+/// before the stack, and this number after the stack. The true difference of the clocks is among these votes, unless
+/// the clocks differ by more than the duration of that many launches.
 const NEIGHBOURS_PER_VOTE: usize = 64;
 
 fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i64>) {
@@ -249,8 +248,8 @@ fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i
 }
 
 /// Returns the midpoint of the interval of width `width` that contains most votes. If several intervals contain most
-/// votes, the one closest to 0 is used. This happens if launches are evenly spaced, because a shift by any multiple of
-/// the gap then fits equally well.
+/// votes, the one closest to 0 is used. Several intervals contain most votes if launches are evenly spaced, because a
+/// shift by any multiple of the gap then fits equally well.
 fn find_most_voted(votes: &mut [i64], width: u64) -> i64 {
     votes.sort_unstable();
     let (mut first, mut best) = (0, (0, std::cmp::Reverse(u64::MAX), 0));

@@ -46,7 +46,7 @@ fn the_assignment_has_the_least_cost_of_all_assignments() {
 fn the_best_assignment_need_not_pair_nearest_points() {
     // The point 11 is nearest to both 10 and 12, but it can be paired with only one of them.
     assert_eq!(assign(&[10, 12], &[0, 11, 13], 100), [(0, 1), (1, 2)]);
-    // No partner is within the limit.
+    // In this case, no point has a partner within the limit.
     assert_eq!(assign(&[0], &[10], 10), []);
     assert_eq!(assign(&[0, 10, 20], &[], 10), []);
 }
@@ -90,7 +90,7 @@ fn matching_by_id_survives_clock_skew_and_matching_by_time_reports_its_doubts() 
     let (pairs, report) = merge(&with_ids, &launches, &Options::default());
     assert_eq!(found(&pairs), (0..count as usize).map(Some).collect::<Vec<_>>());
     assert_eq!((report.matched, report.ambiguous, report.doubtful), ([1000, 0, 0], 0, 0));
-    // One stack is missing in this list, so the stacks cannot be matched by order.
+    // This list has one stack fewer than there are launches, so the stacks cannot be matched by order.
     let without: Vec<_> = (1..count).map(|at| off_by(at, None)).collect();
     let (_, report) = merge(&without, &launches, &Options::default());
     assert_eq!(report.matched, [0, 0, 999]);
@@ -111,8 +111,9 @@ fn a_known_offset_corrects_matching_by_time() {
 #[test]
 fn clock_skew_is_detected_even_if_every_pair_is_close() {
     // In this test, the gaps between launches are 2 to 32 us, one stack in a hundred is missing, and the clock of the
-    // stacks is 20 us behind. So stacks are matched to a launch that is one or two launches before the right one, and
-    // only a few us away. Nine in ten matches are wrong, so the report must not state that the matches are certain.
+    // stacks is 20 us behind. So many stacks are matched to a wrong launch: it is only a few us away from the stack,
+    // and one or two launches before the right launch. Nine in ten matches are wrong, so the report must not state that
+    // the matches are certain.
     let (mut state, mut time) = (7_u64, 0_i64);
     let mut gap = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,9 +1,9 @@
 //! Computes the average step of a trace: the average times of the operations in a step, and of the bubbles (idle times
 //! of the GPU) between them.
 //!
-//! An average over steps with different operations has no meaning. So only those steps are averaged that have the same
-//! operations in the same order as a *reference* step. To choose the reference, the most common number of operations
-//! per step is determined. The reference is the first step with this number.
+//! An average over steps with different operations has no meaning. So a step is averaged only if it has the same
+//! operations in the same order as the *reference* step. The reference step is the first step that has the most common
+//! number of operations.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -20,11 +20,11 @@ pub enum Bubbles {
     /// operation.
     #[default]
     Union,
-    /// The bubble begins at the end of the previous operation on the same stream. If there is no such operation, it
-    /// begins at the start of the step.
+    /// The bubble begins at the end of the previous operation on the same stream. If there is no such operation, the
+    /// bubble begins at the start of the step.
     Stream,
-    /// The bubble begins at the end of the operation that *started* last before this operation. Overlaps between
-    /// operations are ignored.
+    /// The bubble begins at the end of the operation that *started* directly before this operation, even if an earlier
+    /// operation ends later.
     Order,
 }
 
@@ -42,12 +42,12 @@ pub struct StatsOptions {
     pub max: i64,
     /// Definition by which bubbles are computed. Default: [`Bubbles::Union`].
     pub bubbles: Bubbles,
-    /// Whether to reproduce the output of the original tool byte by byte, including its errors. If true, bubbles are
-    /// computed by [`Bubbles::Order`], differences and sums are computed in `f64`, and steps without a `trim` operation
-    /// are included untrimmed. Default: false.
+    /// Whether to reproduce the output of the original tool byte by byte, including its errors. If the option is set,
+    /// bubbles are computed by [`Bubbles::Order`], differences and sums are computed in `f64`, and steps without a
+    /// `trim` operation are included untrimmed. Default: false.
     pub compat: bool,
     /// Whether the first bubble of a trimmed step is the gap between the removed operations and the trimming operation.
-    /// Default: false (the first bubble is 0).
+    /// By default, the first bubble is 0.
     pub gap_before_trim: bool,
 }
 
@@ -67,7 +67,7 @@ impl Default for StatsOptions {
 /// An operation in the average step. All times are in us.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Average {
-    /// Name of the operation. If the name ends with a time in brackets, the time is removed.
+    /// Name of the operation. A time in brackets at the end of the name is removed.
     pub name: String,
     /// Start time, relative to the start of the step or of the trimming operation.
     pub start: f64,
@@ -88,7 +88,8 @@ pub struct StatsReport {
     pub in_bounds: usize,
     /// Number of steps whose duration is within the limits and that contain operations.
     pub with_ops: usize,
-    /// Number of steps that were skipped because they have no trimming operation, although other steps have one.
+    /// Number of steps that were skipped because they have no trimming operation, although some steps have a trimming
+    /// operation.
     pub untrimmed: usize,
     /// Number of steps that were averaged, because they have the same operations as the reference.
     pub averaged: usize,
@@ -209,7 +210,7 @@ fn retain_steps_in_bounds(steps: &mut Vec<TracedStep>, options: &StatsOptions) -
     Ok(())
 }
 
-/// Bare names, which are operation names without the time at their end. Each distinct bare name has one index.
+/// Bare names, which are operation names without the time at their end. There is one index for each distinct bare name.
 struct BareNames {
     /// For each index in the [`NameTable`]: index of the name's bare name, and whether it is the name of a trimming
     /// operation.
@@ -296,8 +297,8 @@ fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&
     equal_steps.filter(|step| *reference.get_or_insert_with(|| sequence(step)) == sequence(step)).collect()
 }
 
-/// Computes the averages from sums of integers. Each sum is divided only once, at the end, so that no rounding errors
-/// add up.
+/// Computes the averages from sums of integers. Each sum is divided only once, at the end, so that rounding errors do
+/// not accumulate.
 fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOptions) -> Vec<Average> {
     let mut sums = vec![[0_i128; 4]; steps[0].within.len()];
     for step in steps {

@@ -1,5 +1,5 @@
-//! Measures the latency of the decoding steps of an inference server. A step is recognized by a Python function that
-//! every step calls once, or by a step of the profiler.
+//! Measures the latency of the decoding steps of an inference server. A decoding step is recognized by a Python
+//! function that every decoding step calls once, or by a step of the profiler.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -51,8 +51,8 @@ impl Framework {
         })
     }
 
-    /// Returns the name of the frame or profiler step by which decoding steps are recognized. Messages to the user show
-    /// this name.
+    /// Returns the name of the frame or profiler step by which decoding steps are recognized. The returned name is
+    /// shown in messages to the user.
     fn marker(self) -> &'static str {
         match self {
             Self::Sglang => "Python frame `…sglang/srt/managers/scheduler.py(…): get_next_batch_to_run`",
@@ -82,8 +82,8 @@ impl DecodeSteps {
             && has_duration(&step.name.decode())
     }
 
-    /// Returns the latencies of the steps that take `min` to `max` ns. If a step is defined as the time between two
-    /// frames, only steps in the first half of the trace are used, because later fewer requests are decoded.
+    /// Returns the latencies of the steps that take `min` to `max` ns. If a step is the time between two frames, only
+    /// steps in the first half of the trace are used, because the server decodes fewer requests in the second half.
     ///
     /// # Errors
     /// Returns a `Format` error if there are no such steps.

@@ -19,8 +19,8 @@ pub struct TimeRange {
 impl FromStr for TimeRange {
     type Err = Error;
 
-    /// Parses `START,END`. START and END are in microseconds, with any number of digits. If a number is missing,
-    /// infinite, or beyond all possible times, the range has no limit at that end.
+    /// Parses `START,END`. START and END are in microseconds, with any number of digits. START or END may be omitted,
+    /// infinite, or beyond all possible times; the range then has no limit at that end.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |what: &str| {
             let message =
@@ -41,7 +41,7 @@ impl FromStr for TimeRange {
     }
 }
 
-/// If the number is beyond all possible times, returns the first or last possible time.
+/// A number beyond all possible times is converted to the first or last possible time.
 fn saturate(text: &str) -> Option<i64> {
     let number: f64 = text.parse().ok()?;
     match number {
@@ -113,8 +113,8 @@ impl Extract {
     }
 }
 
-/// Appends the text that [`super::micros`] would return. No string is allocated, because there may be millions of
-/// operations.
+/// Appends the text that [`super::micros`] would return. This function allocates no string, because there may be
+/// millions of operations.
 fn push_micros(nanos: i64, line: &mut Vec<u8>) {
     let mut digits = *b"00000000000000000000.000";
     let (mut whole, fraction) = (nanos.unsigned_abs() / 1000, (nanos.unsigned_abs() % 1000) as u16);

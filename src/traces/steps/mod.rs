@@ -3,7 +3,7 @@
 //!
 //! There are three analyses: the operations in a time range ([`Extract`]), the average step of an inference server with
 //! its bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). All computations use times that are integers.
-//! Only averages may have fractions.
+//! Only averages may have fractions of a nanosecond.
 
 mod average;
 mod decode_steps;
@@ -18,7 +18,7 @@ pub use ops::{Ops, TracedOp, TracedStep};
 /// Formats `text` as a field of a CSV table, in quotes if necessary.
 fn json_string(text: &str) -> gpuflame_model::error::Result<Vec<u8>> {
     if text.is_empty() {
-        // The writer would write a line that consists of an empty field as `""`.
+        // The CSV writer would write `""` for a line that consists of one empty field.
         return Ok(Vec::new());
     }
     let mut out = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b',')).from_writer(Vec::new());

@@ -11,7 +11,7 @@ pub struct TracedOp {
     pub end: i64,
     /// Index in [`Ops::names`] of the operation's name.
     pub name: u32,
-    /// Ids of the operation's device and stream. An id is 0 if the trace does not contain it.
+    /// Ids of the operation's device and stream. An id is 0 if the trace does not contain this id.
     pub stream: (u32, u32),
 }
 
@@ -26,8 +26,8 @@ pub struct TracedStep {
     pub name: u32,
 }
 
-/// A [`Sink`] that collects GPU operations, and on request also steps. The sink can be limited to the operations in a
-/// time range.
+/// A [`Sink`] that collects GPU operations and, on request, steps. The sink can be limited to the operations in a time
+/// range.
 #[derive(Clone, Debug, Default)]
 pub struct Ops {
     range: Option<(i64, i64)>,
