@@ -206,8 +206,8 @@ impl JoinedRows {
     }
 
     /// Returns a unique correlation id for each id in the rows, for an output that shows all rows as if they were from
-    /// a single process. Usually, the unique id is the id in the source file. If the source file has no id, or uses the
-    /// same id for another launch, the unique id is a new one.
+    /// a single process. Usually, the unique id is the id in the source file. If the source file has no id for the row,
+    /// or uses the same id for a second launch, the unique id is a new one.
     pub fn distinct_ids(&self) -> DistinctIds {
         let Some(ids) = &self.source_ids else { return DistinctIds(None) };
         let mut next = ids.iter().copied().max().unwrap_or(0);
@@ -407,8 +407,8 @@ impl Sink for JoinedRows {
     }
 }
 
-/// Returns the sort key of an activity. It consists of the activity's time, device, CUDA context and stream, followed
-/// by the fields that distinguish activities for which all of these are equal.
+/// Returns the sort key of an activity. The key consists of the activity's time, device, CUDA context and stream,
+/// followed by fields that distinguish activities on one stream with equal times.
 fn sort_key(activity: &Activity) -> impl Ord + use<> {
     let (start, end) = (activity.start, activity.end);
     let place = (activity.device, activity.context, activity.stream);

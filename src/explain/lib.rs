@@ -329,8 +329,8 @@ impl Explain {
         self.host.row(row);
     }
 
-    /// Handles a window edge that is recorded only because the clock changed. Such an edge interrupts or continues the
-    /// open window, and does not start a new window.
+    /// Handles a window edge that is recorded only because the clock changed. An edge for a changed clock interrupts or
+    /// continues the open window, and does not start a new window.
     pub fn push_clock_edge(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(per_window) = &mut self.per_window {

@@ -12,8 +12,8 @@
 //!    it nor the work after it.
 //! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. The memory of
 //!    kernels includes their names and the histograms of their durations (about 600 bytes per kernel). If the kernels
-//!    need more than this share, half of them are merged into `[other kernels]`. These kernels are chosen in the same
-//!    way as stacks.
+//!    need more than this share, half of them are merged into `[other kernels]`. The kernels to merge are chosen in the
+//!    same way as stacks.
 //! 4. If threads have no stack left, their **thread names** are dropped.
 //!
 //! At the end of the run, function names are looked up and files are written. Looking up names and writing files take

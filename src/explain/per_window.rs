@@ -114,8 +114,8 @@ impl PerWindowSums {
         self.late
     }
 
-    /// Handles a window edge that is recorded only because the clock changed. Such an edge neither adds nor closes a
-    /// window.
+    /// Handles a window edge that is recorded only because the clock changed. An edge for a changed clock neither adds
+    /// nor closes a window.
     pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {

@@ -47,8 +47,8 @@ impl RowFactsCounter {
     }
 
     /// Whether the work of a launch was probably still in a queue when recording ended. The launch has no activity
-    /// although all rows were read. Its work was probably still in a queue if two conditions hold: no later launch has
-    /// an activity, and a GPU still ran earlier work when the launch was made.
+    /// although all rows were read. The work of such a launch was probably still in a queue if two conditions hold: no
+    /// later launch has an activity, and a GPU still ran earlier work when the launch was made.
     pub(super) fn is_queued(&self, launched: Launched) -> bool {
         self.last_matched.is_some_and(|last| launched.time > last) && launched.time.0 < self.work_end
     }

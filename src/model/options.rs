@@ -27,7 +27,7 @@ pub enum GraphStacks {
     /// stack.
     #[default]
     Both,
-    /// The stack that created the node. If that stack is unknown, the launching stack and the reason are shown.
+    /// The stack that created the node. If the creating stack is unknown, the launching stack and the reason are shown.
     Capture,
     /// The stack that launched the graph.
     Launch,

@@ -40,7 +40,7 @@ pub struct Aggregate {
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
     /// Whether squared durations are summed. If squared durations are summed, `squares` has one sum of squared
-    /// durations per cell. Otherwise `squares` is empty.
+    /// durations per cell. If squared durations are not summed, `squares` is empty.
     has_squares: bool,
     squares: Vec<u128>,
     /// Sums of the memory copies with usable times, by direction and kinds of memory. `copies` is filled only if
@@ -249,7 +249,7 @@ impl Aggregate {
         series as usize
     }
 
-    /// Adds the launch delay of an activity. If the activity is a copy, also adds it to the sum for its direction and
+    /// Adds the launch delay of an activity. An activity that is a copy is also added to the sum for its direction and
     /// kinds of memory. Activities without usable times are ignored. A run has only a few combinations of direction and
     /// kinds of memory.
     #[inline(never)]
@@ -306,7 +306,7 @@ impl Aggregate {
         })
     }
 
-    /// Returns the code for the pair of contexts of a graph node. If the pair is new, stores it.
+    /// Returns the code for the pair of contexts of a graph node. A new pair is stored.
     fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> SiteCode {
         let nodes = &mut self.nodes;
         let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
@@ -332,8 +332,8 @@ impl Aggregate {
     }
 }
 
-/// Returns the position of `device` in `devices`. If the device is new, appends it. This function is called only when a
-/// new series is created.
+/// Returns the position of `device` in `devices`. A new device is appended. This function is called only when a new
+/// series is created.
 fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
         devices.push(DeviceUse { device, count: 0, nanos: 0 });

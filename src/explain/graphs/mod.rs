@@ -169,7 +169,7 @@ impl Graphs {
         }
     }
 
-    /// If the activity ran a graph node, sets the activity's field `created`.
+    /// Sets the field `created` of an activity that ran a graph node.
     pub fn resolve(&mut self, activity: &mut Activity) {
         if let Some(created) = activity.created {
             return self.tally.add(created);

@@ -1,7 +1,7 @@
 //! Detects activities that CUPTI delivers twice. If CUPTI delivers an activity a second time, this second delivery is
 //! counted and dropped.
 //!
-//! Two activities of one launch are not always duplicates:
+//! Two activities of one launch are not always duplicates, for two reasons:
 //! - A memory copy may consist of several parts, which run one after another.
 //! - A graph has many nodes, and a node may run several times.
 //!
@@ -72,7 +72,8 @@ impl DuplicateDetector {
         has_id && is_timed(activity) && self.is_in_latest(activity)
     }
 
-    /// Whether the activity is in the table of the latest activities. If the activity is not in the table, it is added.
+    /// Whether the activity is in the table of the latest activities. An activity that is not in the table is added to
+    /// the table.
     fn is_in_latest(&mut self, activity: &Activity) -> bool {
         if self.latest.is_empty() {
             self.latest.resize(SETS, [0; WAYS]);

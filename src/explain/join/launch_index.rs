@@ -228,9 +228,9 @@ impl ById {
         }
     }
 
-    /// Call this function when an activity with the id `id` has found the launch with the id `launch`. If the launch is
-    /// no longer in the table of recent ids, it becomes the youngest running entry. The alias through which the launch
-    /// was found also becomes a young running entry.
+    /// Call this function when an activity with the id `id` has found the launch with the id `launch`. A launch that is
+    /// no longer in the table of recent ids becomes the youngest running entry. The alias through which the launch was
+    /// found also becomes a young running entry.
     fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
         if self.recent.page_of(launch).is_some() {
             return;

@@ -28,8 +28,8 @@
 //! only by the ids of their activities (see `muted`).
 //!
 //! CUPTI assigns consecutive ids to calls. So an id can be too far from the id of every launch (further than
-//! `MAX_ID_GAP`). An activity with such an id cannot belong to any launch, not even to a lost one. Such an activity is
-//! counted separately, and is not passed to the sink.
+//! `MAX_ID_GAP`). An activity with such an id cannot belong to any launch, not even to a lost one. An activity with an
+//! id that is too far away is counted separately, and is not passed to the sink.
 //!
 //! A [`Sink`] receives the matched launches and activities. The sink adds them up, computes idle time or stores them.
 
@@ -423,7 +423,7 @@ fn abandon(
     sink.activity(activity, Origin::Missing(missing));
 }
 
-/// Counts a launch at the time when it is forgotten. If the launch never had an activity, it is also passed to
+/// Counts a launch at the time when it is forgotten. A launch that never had an activity is also passed to
 /// [`Sink::pending`].
 fn retire(
     tally: &mut Tally,

@@ -1,6 +1,5 @@
 //! Stores the ids of launches that were made outside of windows, as ranges. Launches outside of windows do not have one
-//! row each. If the id of an activity is in such a range, and no launch row has this id, the activity was launched
-//! outside of windows.
+//! row each. An activity was launched outside of windows if its id is in a stored range and no launch row has this id.
 
 use gpuflame_model::record::Nanos;
 

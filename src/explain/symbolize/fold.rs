@@ -200,9 +200,9 @@ fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
 
 /// If an operator's frame directly calls a frame of the same operator, hides the outer frame. Both frames then belong
 /// to one call of the operator, which passes PyTorch's dispatcher twice. An operator's implementation may also call the
-/// operator again, as `aten::copy_` does to convert a type. If the implementation calls the operator again, both frames
-/// are shown. In the second case, a frame of the operator's implementation is between the two frames. It distinguishes
-/// the two cases even if it is hidden.
+/// operator again, as `aten::copy_` does to convert a type. If an operator's implementation calls the operator again,
+/// the frames of both calls are shown. In the second case, a frame of the operator's implementation is between the two
+/// frames. This frame distinguishes the two cases even if it is hidden.
 fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut last = None;
     for (name, shown) in stack.iter().zip(shown) {

@@ -18,7 +18,8 @@ pub(super) enum Glue {
     #[default]
     Never,
     Always,
-    /// The frame is glue if it is inside an operator. It is then a part of the operator's implementation.
+    /// The frame is glue if it is inside an operator. A frame inside an operator is a part of the operator's
+    /// implementation.
     InOperator,
     /// The frame is glue if it is directly around an operator of the same name.
     AroundOperator,

@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn line_deltas_may_be_negative_and_large() {
-        // In this table, the line increases by 5 and decreases by 7, encoded as signed numbers of one byte. In the last
-        // entry of the table, the line increases by 1000, encoded in two bytes.
+        // In this line table, the line increases by 5 and then decreases by 7; both differences are encoded as signed
+        // numbers of one byte. In the last entry of the table, the line increases by 1000, encoded in two bytes.
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
         assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "the number has no end");

@@ -165,7 +165,8 @@ impl CallHistory {
         self.pieces += thread.pieces.len() - count_before;
     }
 
-    /// Adds a launch. The same conditions as for [`CallHistory::add`] apply.
+    /// Adds a launch. The calls and launches of each thread must be added in order of time, as for
+    /// [`CallHistory::add`].
     pub(super) fn add_launch(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
         self.add_any(id, (begun, ended), call, true);
         if self.recent.first() != Some(&id) {
@@ -253,8 +254,8 @@ impl CallHistory {
     }
 
     /// Calls `is_over` with the time of each call and pause, and drops those for which it returns true. `is_over` must
-    /// return true only if no future gap can overlap the time. If too many calls and pauses are left, the older half is
-    /// dropped.
+    /// return true only if no future gap can overlap the time. If too many calls and pauses remain, the older half of
+    /// them is dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         for thread in self.threads.values_mut() {
             thread.pieces.retain(|piece| !is_over(piece.since, piece.until));
@@ -288,7 +289,8 @@ impl CallHistory {
         }
     }
 
-    /// Drops the half of the threads that have made no call for the longest time. Such threads have usually exited.
+    /// Drops the half of the threads that have made no call for the longest time. Threads that have made no call for a
+    /// long time have usually exited.
     fn forget_threads(&mut self) {
         let mut ends: Vec<u64> = self.threads.values().map(ThreadHistory::ended).collect();
         let (_, &mut middle, _) = ends.select_nth_unstable(MAX_THREADS / 2);

@@ -115,11 +115,12 @@ pub(super) struct DeviceAccount {
     /// Latest end time of all activities on the device so far.
     newest: u64,
     /// Longest time by which an activity was delivered too late to be in order. The first value is the maximum since
-    /// stretches were last removed from the buffers. The second value is the maximum in the period before that removal.
+    /// the latest removal of stretches from the buffers. The second value is the maximum between the two latest
+    /// removals.
     disorder: [u64; 2],
     pub(super) streams: StreamSums,
     threads: Vec<ThreadId>,
-    /// Time up to which the device's time is accounted for. `None` if no time was accounted for yet.
+    /// Time up to which the device's time is accounted for, or `None` if no time was accounted for yet.
     cursor: Option<u64>,
     busy: u64,
     idle: u64,
@@ -166,7 +167,7 @@ impl DeviceAccount {
         self.cursor.unwrap_or(0)
     }
 
-    /// Adds an activity with usable times. Returns false if the buffer has no room for it. In that case, call
+    /// Adds an activity with usable times. Returns false if the buffer has no room for the activity. In that case, call
     /// [`DeviceAccount::make_room`] and try again.
     pub(super) fn add(&mut self, activity: &Activity, call: LaunchSpan) -> bool {
         let (start, end) = (activity.start.0, activity.end.0);
@@ -335,8 +336,8 @@ impl DeviceAccount {
         &mut self.pieces[at].1
     }
 
-    /// Charges the idle time from `from` to the beginning of `stretch`. Only time during which a window was open is
-    /// charged.
+    /// Charges the idle time from `from` to the beginning of `stretch`. Idle time is charged only if a window was open
+    /// during this time.
     fn charge_gap(
         &mut self,
         from: u64,

@@ -12,7 +12,7 @@ pub(super) enum IdleCulprit {
     /// The code that the launching thread ran between two API calls.
     Pause {
         after: ContextId,
-        /// Thread that made the call `after`. `None` if the launching thread itself made this call.
+        /// Thread that made the call `after`. The field is `None` if the launching thread itself made this call.
         thread: Option<ThreadId>,
         before: ContextId,
     },

@@ -2,14 +2,14 @@
 //! its idle time.
 //!
 //! The timeline processes joined rows in one pass. A device is busy while at least one of its activities runs. The time
-//! between two busy periods is a *gap*. A gap is idle time. It is *charged* to the launch whose activity ended the gap,
-//! because an earlier launch would have made the gap shorter. Module `idle_cause` determines the cause of a gap. If the
-//! cause is that the host was late, the time is charged to the *culprit*: the code that the launching thread ran in
-//! that time. The culprits of late launches are derived from one of these sources:
+//! between two busy periods is a *gap*. A gap is idle time. The idle time of a gap is *charged* to the launch whose
+//! activity ended the gap, because an earlier launch would have made the gap shorter. Module `idle_cause` determines
+//! the cause of a gap. If the cause is that the host was late, the time is charged to the *culprit*: the code that the
+//! launching thread ran in that time. The culprits of late launches are derived from one of these sources:
 //! - the states of the thread (`host_states`, from traces) or its CPU samples (`sample_history`);
 //! - otherwise, the API calls that the thread made around that time (`call_history`).
 //!
-//! Only time during which a window was open is accounted for. For each device, the following equation holds:
+//! Time is accounted for only if a window was open during this time. For each device, the following equation holds:
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond
@@ -90,7 +90,8 @@ pub struct Timeline {
     samples: Arc<SampleHistory>,
     culprit_threads: CulpritThreads,
     charges: IdleByCause,
-    /// Launches from which the steady part of the run is found. `None` if start-up and shutdown are not distinguished.
+    /// Launches from which the steady part of the run is found. The field is `None` if start-up and shutdown are not
+    /// distinguished.
     launches: Option<RepeatedLaunches>,
     cuts: Cuts,
 }
@@ -268,7 +269,8 @@ impl Timeline {
         self.host_states.add(state);
     }
 
-    /// Whether [`Timeline::add_host_state`] was called. If so, the caller must supply the thread of each launch.
+    /// Whether [`Timeline::add_host_state`] was called. If this function was called, the caller must also supply the
+    /// thread of each launch.
     pub fn has_host_states(&self) -> bool {
         !self.host_states.is_empty()
     }
@@ -296,7 +298,7 @@ impl Timeline {
         }
     }
 
-    /// If too many calls and pauses are stored, drops those from periods in which no GPU was idle.
+    /// If too many calls and pauses are stored, drops the calls and pauses from periods in which no GPU was idle.
     fn forget_calls(&mut self) {
         if self.calls.is_crowded() {
             let Self { devices, calls, .. } = self;
@@ -384,8 +386,8 @@ impl Timeline {
     }
 
     /// Finds the steady part of the run, and makes cuts at its beginning and end. Call this function after the last
-    /// row. If the time at such a cut is already accounted for, the steady part is extended to the nearest existing
-    /// cut.
+    /// row. If the time around the beginning or end is already accounted for, the steady part is extended to the
+    /// nearest existing cut.
     fn cut_steady_part(&mut self, profile: &Profile) -> Option<SteadyPart> {
         let SteadyPart { rule, begin, end } = self.launches.as_ref()?.find(0, Some(profile))?.part;
         let accounted = self.accounted_until();

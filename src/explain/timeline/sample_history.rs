@@ -149,8 +149,8 @@ impl SampleHistory {
     }
 
     /// Calls `is_over` with the time of each sample and wait, and drops those for which it returns true. `is_over` must
-    /// return true only if no future gap can contain the time. If there are still too many samples and waits, the older
-    /// half is dropped.
+    /// return true only if no future gap can contain the time. If too many samples and waits remain, the older half of
+    /// them is dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         self.threads.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.time, one.time + 1)));
         self.waits.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.from, one.to)));

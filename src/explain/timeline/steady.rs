@@ -3,12 +3,12 @@
 //!
 //! If the program marks more than one step, the steady part begins with the first step. The steady part ends when the
 //! work of the last launch in a step has ended. If the program marks no or one step, the steady part is the longest
-//! loop that launches GPU work from the same stacks in each iteration. This loop is found in the following way, without
-//! storing single launches:
+//! loop that launches GPU work from the same stacks in each iteration. The longest loop is found in the following way,
+//! without storing single launches:
 //!
-//! 1. Each stack in a loop launches work at least once per iteration, so one stack can represent the loop. This stack
-//!    is chosen among the stacks that launch kernels at least three times. The stack with the longest time between its
-//!    first and its last launch is tried first.
+//! 1. Each stack in a loop launches work at least once per iteration, so one stack can represent the loop. The
+//!    representative is chosen among the stacks that launch kernels at least three times. The stack with the longest
+//!    time between its first and its last launch is tried first.
 //! 2. If more than half of this time passes between the stack's first and second launch, the first launch belongs to
 //!    the start-up (for example to a warm-up step). In the same way, the last launch may belong to the shutdown.
 //! 3. Another stack with several launches belongs to the loop if the time from its first to its last launch covers at
@@ -17,11 +17,12 @@
 //!    has ended.
 //! 5. The stacks of the loop must launch at least half of the run's kernels. Alternatively, their kernels must have at
 //!    least half of the GPU time of all kernels. If neither holds, the loop is only a detail of the run (such as the
-//!    layers of a single forward pass), or the stack represents only a part of the loop. Then the stack with the next
-//!    longest time is tried. If no stack represents half of the run's kernels or GPU time, the run has no steady part.
+//!    layers of a single forward pass), or the stack represents only a part of the loop. The stack with the next
+//!    longest time from first to last launch is then tried. If no stack represents half of the run's kernels or GPU
+//!    time, the run has no steady part.
 //!
-//! The result does not depend on the order in which GPU work arrives. This is necessary, because a live session and a
-//! later reading of the recording deliver GPU work in different orders.
+//! The result does not depend on the order in which GPU work arrives. A live session and a later reading of the
+//! recording deliver GPU work in different orders, but must find the same steady part.
 //!
 //! The memory for the search grows with the number of stacks. Launches without GPU work are ignored.
 
@@ -46,7 +47,7 @@ pub(super) struct RepeatedLaunches {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundPart {
     pub(super) part: SteadyPart,
-    /// Whether the steady part has ended. If the steady part has ended, later launches do not belong to it.
+    /// Whether the steady part has ended. Launches after the end of the steady part do not belong to the steady part.
     pub(super) is_over: bool,
 }
 
@@ -116,7 +117,7 @@ struct StepTimes {
     /// Smallest sequence number of a step.
     first_number: u64,
     last: u64,
-    /// Time at which the last step ended. `None` if this time is unknown.
+    /// Time at which the last step ended. The field is `None` if this time is unknown.
     end: Option<u64>,
     /// Time at which the latest work that was launched in a step ended. This time is used only if the ends of steps are
     /// known.
@@ -241,8 +242,8 @@ impl StackTimes {
         first[KNOWN..].copy_from_slice(&other.first);
         first.sort_unstable();
         keep_distinct(first, |time| *time, &mut self.first);
-        // All activities of one launch have the same launch time, so several entries may have this time. Of several
-        // entries with the same launch time, only the entry with the latest end is kept.
+        // All activities of one launch have the same launch time, so several entries may have equal launch times. Of
+        // several entries with the same launch time, only the entry with the latest end is kept.
         let mut last = [(0, 0); 2 * KNOWN];
         last[..KNOWN].copy_from_slice(&self.last);
         last[KNOWN..].copy_from_slice(&other.last);
@@ -251,8 +252,8 @@ impl StackTimes {
         self.add_sums(other);
     }
 
-    /// Returns the times of those launches of the stack that belong to the loop. `None` if the stack was launched fewer
-    /// than three times.
+    /// Returns the times of those launches of the stack that belong to the loop. Returns `None` if the stack made fewer
+    /// than three launches.
     fn repeated(&self) -> Option<Repeated> {
         let is_long = |pause: u64, rest: u64| pause > rest / 2;
         let (mut from, mut to) = (0, 0);

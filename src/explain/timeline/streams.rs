@@ -12,8 +12,8 @@ const MAX_STREAMS: usize = 4096;
 pub(super) struct StreamSums {
     indices: IdMap<(GpuContextId, StreamId), u32>,
     sums: Vec<StreamSum>,
-    /// Index of the stream that the last activity ran on. This stream is tried first, because consecutive activities
-    /// are usually on the same stream.
+    /// Index of the stream that the last activity ran on. The stream of the last activity is tried first, because
+    /// consecutive activities are usually on the same stream.
     last: usize,
     others: StreamSum,
 }

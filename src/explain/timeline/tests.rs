@@ -386,7 +386,7 @@ fn sums_match_the_oracle_for_rows_in_any_order() {
     }
 }
 
-/// Returns activities of 7 ns each that begin every 10 ns, starting at 1,000 ns. All these activities belong to one
+/// Returns activities of 7 ns each that begin every 10 ns, starting at 1,000 ns. All returned activities belong to one
 /// graph, and their launches are unknown.
 fn steady(count: u64) -> Vec<Row<'static>> {
     let work = |at| Activity { graph: GraphId(1), ..kernel(1, 1000 + at * 10, 1007 + at * 10) };

@@ -21,13 +21,13 @@ pub(super) struct WindowSpans {
 #[derive(Clone, Copy, Debug)]
 struct WindowSpan {
     from: u64,
-    /// Time at which the window closed. `u64::MAX` while the window is open.
+    /// Time at which the window closed, or `u64::MAX` while the window is open.
     to: u64,
 }
 
 impl WindowSpans {
-    /// Whether a window has been opened so far. A trace of another tool may have no windows. In a trace without
-    /// windows, the whole time from the first activity to the last counts as one window.
+    /// Whether any window has been opened so far. A trace of another tool may have no windows; in such a trace, the
+    /// whole time from the first activity to the last counts as one window.
     pub(super) fn has_any(&self) -> bool {
         self.any
     }
@@ -82,7 +82,7 @@ impl WindowSpans {
         self.forgotten_ns
     }
 
-    /// Returns the time at which the last window closed. `None` while the last window is open.
+    /// Returns the time at which the last window closed, or `None` while the last window is open.
     pub(super) fn last_close(&self) -> Option<u64> {
         self.spans.back().map(|last| last.to).filter(|&to| to != u64::MAX)
     }

@@ -150,7 +150,8 @@ impl Coverage {
 }
 
 impl Coverage {
-    /// Whether more than 5 % of the steps have no GPU work. If so, GPU work was probably not recorded.
+    /// Whether more than 5 % of the steps have no GPU work. Many steps without GPU work suggest that GPU work was not
+    /// recorded.
     fn has_many_empty_steps(&self) -> bool {
         let with_work = self.steps.saturating_sub(self.empty_steps.len() as u64);
         self.is_trace

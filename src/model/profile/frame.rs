@@ -29,10 +29,11 @@ pub struct ShownFrame {
     pub name: StringId,
     /// Source location of the frame, if it is known.
     pub source: Option<SourceLocation>,
-    /// Path of the executable or library that contains the frame's code. `None` if the frame is not code, or if the
-    /// code is not in a file.
+    /// Path of the executable or library that contains the frame's code. The path is `None` if the frame is not code,
+    /// or if the code is not in a file.
     pub module: Option<StringId>,
-    /// Reason why the frame's name is only an address. `None` if the frame has a name, or if no name was looked up.
+    /// Reason why the frame's name is only an address. The reason is `None` if the frame has a name, or if no name was
+    /// looked up.
     pub unnamed: Option<Unnamed>,
 }
 

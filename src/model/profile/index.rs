@@ -2,7 +2,7 @@
 //! 5 bytes per bucket.
 //!
 //! The values are stored only once, in the caller's `Vec`. A `HashMap` from value to position would store each value
-//! twice. For nodes of the stack tree, an entry of such a map would be larger than the node itself.
+//! twice. For nodes of the stack tree, an entry of a `HashMap` would be larger than the node itself.
 
 use hashbrown::HashTable;
 

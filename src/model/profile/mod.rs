@@ -64,7 +64,7 @@ pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
-/// Adds `more` to `sum`. If the result overflows, `sum` saturates.
+/// Adds `more` to `sum`. If the addition overflows, `sum` saturates.
 pub fn add_to(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
@@ -118,8 +118,9 @@ pub struct Profile {
     frame_index: Index,
     stacks: PrefixTree,
     contexts: IdMap<ContextId, Context>,
-    /// For each combination of stack, flags and thread, the launch context that was added first. The first context
-    /// represents all other contexts with the same combination. If threads are merged, the thread in each key is 0.
+    /// For each combination of stack, flags and thread, the launch context that was added first. This launch context
+    /// represents all other contexts with the same combination of stack, flags and thread. If contexts of different
+    /// threads are merged, the thread in each key is 0.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
@@ -328,7 +329,7 @@ impl Profile {
         &self.frames
     }
 
-    /// Returns the definition of a context. `None` if the row that defines the context was lost.
+    /// Returns the definition of a context, or `None` if the row that defines the context was lost.
     pub fn context(&self, id: ContextId) -> Option<&Context> {
         self.contexts.get(&id)
     }
@@ -355,7 +356,7 @@ impl Profile {
         self.stacks.symbols_to_root(stack.0).map(FrameId)
     }
 
-    /// Returns the text of a label. `None` if the row that defines the label was lost.
+    /// Returns the text of a label, or `None` if the row that defines the label was lost.
     pub fn label(&self, id: LabelId) -> Option<&str> {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
@@ -370,8 +371,8 @@ impl Profile {
         self.ranges.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
 
-    /// Returns the displayed name of a range, which contains the range's domain. `None` if the row that defines the
-    /// range was lost.
+    /// Returns the displayed name of a range, which contains the range's domain. Returns `None` if the row that defines
+    /// the range was lost.
     pub fn range(&self, id: RangeId) -> Option<&str> {
         self.ranges.get(&id).map(|&id| self.strings.get(id))
     }
@@ -381,12 +382,12 @@ impl Profile {
         self.provenance.iter().map(|(what, text)| (*what, text.as_str()))
     }
 
-    /// Returns the process id and the name of the program. `None` if there was no process row.
+    /// Returns the process id and the name of the program, or `None` if there was no process row.
     pub fn process(&self) -> Option<(u32, &str)> {
         self.process.map(|(id, name)| (id, self.strings.get(name)))
     }
 
-    /// Returns the name of a kernel as the tracer reported it. `None` if the row that defines the kernel's name was
+    /// Returns the name of a kernel as the tracer reported it, or `None` if the row that defines the kernel's name was
     /// lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(id).map(|name| self.strings.get(name.symbol))
@@ -439,7 +440,7 @@ impl Profile {
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops the samples of every view, and the sums for kinds of work, devices and streams. All these sums are empty
+    /// Drops the samples of every view, and the sums for kinds of work, devices and streams. The dropped sums are empty
     /// until they are set again.
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
@@ -522,7 +523,8 @@ impl Profile {
         self.steady = steady;
     }
 
-    /// Returns the steady part of the run (the run without start-up and shutdown). `None` if no steady part was found.
+    /// Returns the steady part of the run (the run without start-up and shutdown). Returns `None` if no steady part was
+    /// found.
     pub fn steady(&self) -> Option<SteadyPart> {
         self.steady
     }
@@ -532,8 +534,8 @@ impl Profile {
         self.row_facts = facts;
     }
 
-    /// Returns the counts of launches and activities with certain properties. `None` if these counts are unknown, for
-    /// example because an earlier version wrote the sums.
+    /// Returns the counts of launches and activities with certain properties. Returns `None` if the counts are unknown,
+    /// for example because an earlier version of gpuflame wrote the sums.
     pub fn row_facts(&self) -> Option<RowFacts> {
         self.row_facts
     }
@@ -592,7 +594,7 @@ impl Profile {
         self.strings.intern(text)
     }
 
-    /// Returns the id of a displayed frame. If the frame is new, interns it.
+    /// Returns the id of a displayed frame. A frame that is new is interned.
     pub fn intern_shown(&mut self, frame: ShownFrame) -> ShownFrameId {
         let hash = hash_one(&frame);
         if let Some(at) = self.shown_index.find(hash, |at| self.shown_frames[at as usize] == frame) {
@@ -622,7 +624,7 @@ impl Profile {
         self.pauses.clear();
     }
 
-    /// Returns the displayed stack of `context`. `None` if [`Profile::set_shown`] was not called for the context.
+    /// Returns the displayed stack of `context`, or `None` if [`Profile::set_shown`] was not called for the context.
     pub fn shown(&self, context: ContextId) -> Option<ShownStackId> {
         self.shown_contexts.get(&context).copied()
     }
@@ -653,7 +655,7 @@ impl Profile {
     }
 
     /// Returns the displayed name of a kernel. If no displayed name was set, returns the name that the tracer reported.
-    /// `None` if the row that defines the kernel was lost.
+    /// Returns `None` if the row that defines the kernel was lost.
     pub fn kernel(&self, id: NameId) -> Option<&str> {
         self.kernel_text(id).map(|text| self.strings.get(text))
     }

@@ -33,7 +33,7 @@ impl Profile {
         });
     }
 
-    /// Returns the function of a Python frame. `None` if the row that defines the function was lost.
+    /// Returns the function of a Python frame, or `None` if the row that defines the function was lost.
     pub fn code(&self, id: CodeId) -> Option<CodeObject<'_>> {
         self.codes.get(&id).map(|code| code.row(id))
     }

@@ -26,7 +26,7 @@ pub struct Sample {
     pub site: SampleSite,
     /// Frames that are added at the leaf of the stack.
     pub leaf: Leaf,
-    /// GPU for which the amounts were measured. `None` if no GPU was involved.
+    /// GPU for which the amounts were measured, or `None` if no GPU was involved.
     pub device: Option<DeviceId>,
     /// Stream for which the amounts were measured. `None` if no GPU was involved, or if streams were not requested.
     pub stream: Option<(GpuContextId, StreamId)>,

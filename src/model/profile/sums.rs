@@ -1,4 +1,4 @@
-//! Defines the sums over a run that a profile contains in addition to samples. They are durations per kind of work,
+//! Defines the sums over a run that a profile contains in addition to samples. The sums are durations per kind of work,
 //! totals of devices and streams, and counts of calls that use CUDA events or wait.
 
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ pub struct Activity {
     pub context: GpuContextId,
     /// Stream on which the activity ran. The stream's id is unique only within `context`.
     pub stream: StreamId,
-    /// Hardware channel on which the activity ran. `None` if the tracer does not report the channel.
+    /// Hardware channel on which the activity ran, or `None` if the tracer does not report the channel.
     pub channel: Option<u32>,
     /// Time at which the activity began, or 0 if CUPTI did not collect this time.
     pub start: Nanos,
@@ -32,16 +32,18 @@ pub struct Activity {
     pub source_node: GraphNodeId,
     /// Whether code on the GPU launched the activity. No API call of the host launched such an activity.
     pub device_launched: bool,
-    /// Stack that created the activity's graph node, or the reason why this stack is unknown. `None` if the activity
-    /// does not belong to a graph, or if the creating stack was not looked up yet. Recordings do not contain this
-    /// field. Readers of a recording derive the stack from the rows about graphs that come before the activity.
+    /// Stack that created the activity's graph node, or the reason why this stack is unknown. The field is `None` if
+    /// the activity does not belong to a graph, or if the creating stack was not looked up yet. Recordings do not
+    /// contain this field. Readers of a recording derive the stack from the rows about graphs that come before the
+    /// activity.
     pub created: Option<Created>,
     /// Kind of work (a kernel, copy, fill or graph), with the fields that only this kind has.
     pub detail: Detail,
 }
 
 impl Activity {
-    /// Returns the duration in nanoseconds. `None` if the times were not collected, or if the end is before the start.
+    /// Returns the duration in nanoseconds. Returns `None` if the times were not collected, or if the end is before the
+    /// start.
     pub fn duration(&self) -> Option<u64> {
         if self.start.0 == 0 || self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }

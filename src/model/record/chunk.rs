@@ -1,5 +1,5 @@
-//! A chunk is a row that contains other rows and is written with a single write. If the process dies while it writes a
-//! chunk, the checksum of the chunk is wrong.
+//! A chunk is a row that contains other rows and is written with a single write. A chunk has a wrong checksum if the
+//! process died while it wrote the chunk.
 
 use std::mem;
 

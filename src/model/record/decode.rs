@@ -176,7 +176,7 @@ impl<R: BufRead> Reader<R> {
         self.mark.as_ref()
     }
 
-    /// Returns the identity of the writer. `None` if no writer row was read so far.
+    /// Returns the identity of the writer. Returns `None` if no writer row was read so far.
     pub fn writer(&self) -> Option<&WriterId> {
         self.writer.as_ref()
     }
@@ -249,8 +249,8 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Returns the function in the payload. If the row contains only the id of the source file's path, the path is
-    /// taken from an earlier row.
+    /// Returns the function in the payload. The path of the source file is taken from an earlier row if the payload
+    /// contains only the id of the path.
     fn function(&mut self) -> Result<Row<'_>> {
         let (record, at) = (self.records, self.row_offset());
         let invalid = |what| invalid_row(record, at, what);

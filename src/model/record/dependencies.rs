@@ -42,13 +42,13 @@ pub struct SyncRecord {
     pub correlation: CorrelationId,
     /// GPU context for which the call waited, or to which the stream or event belongs.
     pub context: GpuContextId,
-    /// Stream that waits for an event, or stream for which the host waits, depending on `kind`. `None` for other kinds
-    /// of wait.
+    /// Stream that waits for an event, or stream for which the host waits, depending on `kind`. The stream is `None`
+    /// for kinds of wait that involve no stream.
     pub stream: Option<StreamId>,
     /// CUPTI's id of the event for which the host or stream waited, if it waited for an event.
     pub event: Option<EventId>,
-    /// Id of the recording of the event for which the host or stream waited ([`EventRecord::sync`]). `None` if the
-    /// tracer does not report this id.
+    /// Id of the recording of the event for which the host or stream waited ([`EventRecord::sync`]). The id is `None`
+    /// if the tracer does not report it.
     pub sync: Option<SyncId>,
     /// Return code of the call. The code 0 means that the work for which the call waited is done.
     pub result: u32,
@@ -111,8 +111,8 @@ pub enum EventUse {
 pub struct GraphEdge {
     /// CUDA graph that owns both nodes.
     pub graph: GraphId,
-    /// Node that must end before `to` begins. `None` if `to` waits for a node or object that is not recorded. If `from`
-    /// is `None`, the recorded dependencies of `to` alone do not determine when `to` begins.
+    /// Node that must end before `to` begins. The node is `None` if `to` waits for a node or object that is not
+    /// recorded. If `from` is `None`, the recorded dependencies of `to` alone do not determine when `to` begins.
     pub from: Option<GraphNodeId>,
     /// Node that waits for `from`.
     pub to: GraphNodeId,

@@ -60,7 +60,7 @@ impl<'a> Fields<'a> {
         Some(base.wrapping_add(difference >> 1 ^ (difference & 1).wrapping_neg()))
     }
 
-    /// Returns a number that is stored in LEB128 encoding. `None` if the number does not fit into 64 bits.
+    /// Returns a number that is stored in LEB128 encoding, or `None` if the number does not fit into 64 bits.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {

@@ -12,8 +12,8 @@ pub enum Loss {
     ActivitiesDropped = 2,
     /// Activity records that could not be read, because their layout is unknown or their kind was never requested.
     ActivitiesUnreadable = 3,
-    /// Launches that were made in a signal handler while the signal had interrupted gpuflame's callback. Such launches
-    /// are counted but not recorded.
+    /// Launches that were made in a signal handler while the signal had interrupted gpuflame's callback. Launches made
+    /// in such a signal handler are counted but not recorded.
     StacksNested = 4,
     /// Stacks dropped because memory was exhausted.
     StacksDropped = 5,

@@ -68,7 +68,7 @@ pub enum Row<'a> {
     Code(CodeObject<'a>),
     /// Name of a function that was generated at run time, as published by the code generator. In a recording that
     /// contains all rows, the names of generated functions come last. In a checkpoint, the row comes as soon as the
-    /// name is known. If another function later uses the same address, the name is ambiguous, and the checkpoint
+    /// name is known. If a different function uses the same address later, the name is ambiguous, and the checkpoint
     /// contains a second row with an empty name.
     Generated {
         /// Address in the function's code, as it occurs in a frame.
@@ -138,8 +138,8 @@ pub enum Row<'a> {
         graph: GraphId,
         /// CUPTI's id of the node that was created.
         node: GraphNodeId,
-        /// Context (stack and API call) that created the node. The first frame of its stack is the label of the API
-        /// call.
+        /// Context (stack and API call) that created the node. The first frame of the context's stack is the label of
+        /// the API call.
         context: ContextId,
     },
     /// A graph node was copied. The instantiation of a graph copies all of its nodes.
@@ -222,7 +222,8 @@ pub struct Launch {
     /// Correlation id of the launch. Activities of the launch have the same id.
     pub correlation: CorrelationId,
     /// Usually the same id as `correlation`. If a runtime call made this driver call and has a different id, this field
-    /// is the id of the runtime call. If the ids differ, the row is an *alias*, which gives the launch a second id.
+    /// is the id of the runtime call. If this id and `correlation` differ, the row is an *alias*, which gives the
+    /// launch a second id.
     pub within: CorrelationId,
     /// Launch context: the stack (with its API call and open ranges) and the thread.
     pub context: ContextId,
@@ -238,9 +239,9 @@ impl Launch {
 }
 
 /// A range of correlation ids of launches that were made while no window was open. Launches outside of windows are
-/// counted but not exported. If an activity has no launch row, its id is compared with these ranges. If the id is in a
-/// range, the launch was made outside of windows; otherwise the launch was lost. When a range grows, a later row
-/// contains the whole range again, beginning at its first id.
+/// counted but not exported. If an activity has no launch row, its id is compared with these ranges. If the activity's
+/// id is in a range, its launch was made outside of windows; otherwise its launch was lost. When a range grows, a later
+/// row contains the whole range again, beginning at its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.
@@ -329,7 +330,7 @@ pub struct MemoryCall {
     pub context: ContextId,
     /// Address or handle of the allocated or freed memory.
     pub address: u64,
-    /// Size and kind of the allocated memory. `None` if the call frees memory.
+    /// Size and kind of the allocated memory, or `None` if the call frees memory.
     pub allocated: Option<Allocation>,
 }
 
@@ -414,9 +415,9 @@ pub struct CodeObject<'a> {
 pub struct FrameFunction<'a> {
     /// Name of the function, which may be mangled.
     pub name: &'a str,
-    /// Address in the frame's file at which the function begins. `None` if this address is unknown. The address is 0 if
-    /// the function's code consists of several parts, because debug information contains this value for such a
-    /// function.
+    /// Address in the frame's file at which the function begins. The field is `None` if the address is unknown. The
+    /// address is 0 if the function's code consists of several parts, because debug information contains this value for
+    /// such a function.
     pub start: Option<u64>,
     /// Path of the source file. Empty if the path is unknown.
     pub file: &'a str,
@@ -441,7 +442,8 @@ pub struct Instant<'a> {
 pub struct Step<'a> {
     /// Time at which the step began.
     pub time: Nanos,
-    /// Time at which the step ended. `None` if this time is unknown; the step then lasts until the next step begins.
+    /// Time at which the step ended. The field is `None` if the end is unknown; the step then lasts until the next step
+    /// begins.
     pub end: Option<Nanos>,
     /// Thread that began the step.
     pub thread: ThreadId,

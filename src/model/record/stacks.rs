@@ -142,8 +142,8 @@ impl StacksReader {
         self.at < self.stacks.len()
     }
 
-    /// Returns the next stack, and writes its frames to `frames`, leaf first. If the stack is invalid, returns `None`
-    /// and skips the rest of the row.
+    /// Returns the next stack, and writes its frames to `frames`, leaf first. For an invalid stack, returns `None` and
+    /// skips the rest of the row.
     pub(super) fn next(&mut self, frames: &mut Vec<Frame>) -> Option<TreeStack> {
         let mut fields = Fields(&self.stacks[self.at..]);
         let entry = Self::entry(&mut fields, self.thread);
@@ -179,7 +179,7 @@ impl StacksReader {
     }
 }
 
-/// Returns the next variable-length number. `None` if the number does not fit into 32 bits.
+/// Returns the next variable-length number, or `None` if the number does not fit into 32 bits.
 fn small(fields: &mut Fields<'_>) -> Option<u32> {
     fields.varint()?.try_into().ok()
 }

@@ -27,8 +27,8 @@ pub struct Unified {
 }
 
 impl Unified {
-    /// Returns the GPU that moved the bytes or caused the faults. `None` for faults of the host, and for kinds that
-    /// this version does not know.
+    /// Returns the GPU that moved the bytes or caused the faults. Returns `None` for faults of the host, and for kinds
+    /// of events that this version does not know.
     pub fn device(&self) -> Option<DeviceId> {
         match self.kind {
             UnifiedKind::HTOD | UnifiedKind::DTOD => Some(self.target),
@@ -37,8 +37,8 @@ impl Unified {
         }
     }
 
-    /// Returns the duration in nanoseconds. `None` if the tracer did not report the duration, or if the end is before
-    /// the start.
+    /// Returns the duration in nanoseconds. Returns `None` if the tracer did not report the duration, or if the end is
+    /// before the start.
     pub fn duration(&self) -> Option<u64> {
         if self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }

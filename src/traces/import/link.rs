@@ -12,9 +12,9 @@
 //! example, for a kernel, a kernel launch is preferred to a call that records a CUDA event. Among nested calls that can
 //! start the operation, the innermost call is preferred. Several calls may still remain. The remaining calls are linked
 //! to the operations in order of time if four conditions hold: there are as many calls as operations, the calls are on
-//! one thread, the operations are on one stream, and each call began before its operation. Otherwise, an operation is
-//! linked to a call only if exactly one of the calls began before the operation. If no call or several calls began
-//! before it, the operation is *ambiguous* and is not linked to any call.
+//! one thread, the operations are on one stream, and each call began before its operation. If a condition does not
+//! hold, an operation is linked to a call only if exactly one of the remaining calls began before the operation. If no
+//! call or several calls began before it, the operation is *ambiguous* and is not linked to any call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -414,8 +414,8 @@ impl Linking<'_> {
         innermost
     }
 
-    /// Marks the calls on the same thread that enclose the call `innermost` and have the same id. Such enclosing calls
-    /// are part of the same launch.
+    /// Marks the calls on the same thread that enclose the call `innermost` and have the same id. Enclosing calls with
+    /// the same id are part of the same launch.
     fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
         let CallRecord { start, end, thread, .. } = self.calls.get(innermost);
         for &at in same_id.iter().filter(|at| **at != innermost) {

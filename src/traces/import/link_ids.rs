@@ -7,7 +7,7 @@ use gpuflame_model::record::{IdMap, hash_one};
 use super::call_records::CallRecords;
 use super::op_records::OpRecord;
 
-/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. This number is usually
+/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. The number is usually
 /// small, so the search begins at the first item and doubles its step each time.
 pub(super) fn count_while<T>(sorted: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     let mut known = 0;

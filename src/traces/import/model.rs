@@ -116,7 +116,7 @@ pub struct Op<'a> {
     /// Name of the process group, if the operation is a collective and the trace contains the name.
     pub process_group: Text<'a>,
     /// Stack that created the operation's graph node. gpuflame's exports contain it in this form: all frames, root
-    /// first, separated by `;`. If there is no such stack, the text is a single frame that states the reason.
+    /// first, separated by `;`. If the creating stack is unknown, the text is a single frame that states the reason.
     pub created: Text<'a>,
     /// Kinds of the frames in `created`, as one letter for each frame: `p` means Python, `r` range, and `c` call or
     /// code. A single `f` means that `created` is not a stack, but the id of the stack's innermost frame in the
@@ -401,7 +401,7 @@ pub struct EventRecord<'a> {
     pub number: Option<u64>,
 }
 
-/// Name of a thread. This is the name of the process if `thread` is `None`.
+/// Name of a thread. If `thread` is `None`, the event contains the name of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadName<'a> {
     /// Id of the process, as written in the trace.

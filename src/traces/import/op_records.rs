@@ -17,7 +17,7 @@ pub(super) struct OpRecords {
     ops: Chunks<StoredOp>,
     shapes: Vec<OpShape>,
     /// Index of a shape (properties that many operations share) for each hash of a shape. If several shapes have the
-    /// same hash, only the first of them is found.
+    /// same hash, only the first of these shapes is found.
     known: IdMap<u64, u32>,
     /// Ends and correlation ids that do not fit into a stored operation, keyed by the operation's index. If an
     /// operation is linked to a call with a different correlation id, `long_ids` contains the id of the operation.
@@ -56,7 +56,7 @@ pub(super) struct OpRecord<'a> {
 /// The call that launched an operation, if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OpLaunch {
-    /// It is not known which call launched the operation.
+    /// The call that launched the operation is unknown.
     Unknown,
     /// Several calls may have launched the operation.
     Ambiguous,
@@ -69,7 +69,7 @@ pub(super) enum OpLaunch {
 struct StoredOp {
     /// Duration in ns, or [`LONG`] if the end is in [`OpRecords::long_ends`].
     nanos: u32,
-    /// If the operation is [`LINKED`], the index of the call. Otherwise, the operation's correlation id.
+    /// Index of the call if the operation is [`LINKED`], and otherwise the operation's correlation id.
     link: u32,
     /// Index of the operation's shape, and the flags [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
     shape_and_flags: u32,

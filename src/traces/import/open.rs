@@ -97,8 +97,8 @@ enum Input {
     Pipe { head: Vec<u8> },
 }
 
-/// Number of bytes at the beginning of a file from which the format is detected. They usually include the metadata
-/// before the trace events.
+/// Number of bytes at the beginning of a file from which the format is detected. These bytes usually include the
+/// metadata before the trace events.
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// Opens the trace at `path`. The path `-` means standard input.

@@ -115,8 +115,8 @@ impl TraceCollector {
     }
 
     /// Returns the processes that are parts of a merged trace although their process field is a number and not a text
-    /// such as `[TP01] 0`. Such a process made no calls, and its process field is not the device index of its
-    /// operations.
+    /// such as `[TP01] 0`. A process that is such a part made no calls, and its process field is not the device index
+    /// of its operations.
     fn numbered_parts(
         &self,
         calling: &BTreeSet<u32>,

@@ -96,7 +96,7 @@ pub fn recording(
 
 /// Returns a sentence that explains to the user which data are missing. The process may have ended long after the last
 /// checkpoint mark, because the process does not write data again that have not changed. A process that cannot write to
-/// the file system cannot store this fact in the recording either. It has printed a message instead.
+/// the file system cannot store this fact in the recording either. Such a process has printed a message instead.
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&CheckpointMark>,

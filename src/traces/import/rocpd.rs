@@ -120,7 +120,7 @@ impl TableSet<'_> {
         self.base.value(&self.table("rocpd_metadata"), ["tag", "value"], tag)
     }
 
-    /// Returns the number of rows in `table` that meet the SQL `condition`. If the table does not exist, returns 0.
+    /// Returns the number of rows in `table` that meet the SQL `condition`. Returns 0 if the table does not exist.
     fn count(&self, table: &str, condition: &str) -> Result<u64> {
         let table = self.table(table);
         match self.base.has_table(&table) {
@@ -143,8 +143,8 @@ impl TableSet<'_> {
     }
 
     /// Returns the name of the column that links GPU work to the call that launched it: `stack_id`, which contains an
-    /// id that the tracer assigned to the call. If the file has no such ids, the column is `correlation_id`, which
-    /// contains an id that the program chose.
+    /// id that the tracer assigned to the call. In a file without ids from the tracer, the column is `correlation_id`,
+    /// which contains an id that the program chose.
     fn link_column(&self) -> Result<&'static str> {
         let has_ids = self.has("rocpd_event", "stack_id") && self.count("rocpd_event", "stack_id > 0")? > 0;
         Ok(if has_ids { "stack_id" } else { "correlation_id" })

@@ -239,8 +239,8 @@ impl<'a> SbtRecord<'a> {
             start,
             end,
             device: Some(self.device),
-            // This format contains no CUDA contexts. In rows, each CUDA context belongs to one device, so the index of
-            // the device is used as the id of the CUDA context.
+            // TraceSmith's format contains no CUDA contexts. In rows, each CUDA context belongs to one device, so the
+            // index of the device is used as the id of the CUDA context.
             context: Some(self.device),
             stream: Some(self.stream),
             correlation: self.correlation_id(),

@@ -106,8 +106,8 @@ type Node = (u32, u32, FrameClass);
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl StackTree {
-    /// Returns the stack that consists of the stack of the parent and one more frame. If this stack does not exist yet,
-    /// creates a node for it.
+    /// Returns the stack that consists of the stack of the parent and one more frame. Creates a node for this stack if
+    /// the stack does not exist yet.
     pub(super) fn child(&mut self, child: Node) -> u32 {
         let next = self.nodes.len() as u32;
         let node = *self.index.entry(child).or_insert(next);

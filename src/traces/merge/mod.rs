@@ -3,8 +3,8 @@
 //! matched to launches by these ids. Other stacks are matched by order if possible, and otherwise by time.
 //!
 //! Recordings of gpuflame do not need this module. A match by order or by time is only a guess. The [`Report`] shows
-//! how reliable the guesses are. The report contains the number of stacks with a second launch within the tolerance. It
-//! also contains the difference of the two clocks and the typical gap between launches, which can be compared.
+//! how reliable the guesses are. The report contains the number of stacks with a second launch within the tolerance.
+//! The report also contains the difference of the two clocks, and the typical gap between launches for comparison.
 
 mod assign;
 
@@ -46,7 +46,7 @@ pub struct Launch {
 /// Method by which a stack was matched to its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Matched by correlation id. Such a match is certain.
+    /// Matched by correlation id, which makes the match certain.
     Id,
     /// Matched by order: the first stack to the first launch, the second stack to the second launch, and so on. This
     /// method is used if a thread has as many stacks as launches.
@@ -86,8 +86,8 @@ pub struct Report {
     pub doubtful: u64,
     /// Estimated time in ns by which the clock of the launches is ahead of the clock of the stacks. The estimate is the
     /// most frequent difference between the time of a stack and the time of a nearby launch, among the stacks that are
-    /// not matched by id. The matched pairs do not show the difference of the clocks. Their times are as close as
-    /// possible even if the match is wrong.
+    /// not matched by id. The matched pairs do not show the difference of the clocks. The times of a matched pair are
+    /// as close as possible even if the match is wrong.
     pub clock_distance: i64,
     /// Median time between consecutive launches, in ns.
     pub median_gap: u64,
@@ -206,8 +206,8 @@ fn group_candidates(
     groups
 }
 
-/// If a group has both stacks and launches, adds it to `groups`. Otherwise adds the stacks or launches of the group to
-/// `rest`.
+/// If a group has both stacks and launches, adds it to `groups`. If a group has only stacks or only launches, adds
+/// these to `rest`.
 fn keep_if_two_sided(
     group: (Vec<usize>, Vec<usize>),
     groups: &mut Vec<(Vec<usize>, Vec<usize>)>,

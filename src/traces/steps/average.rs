@@ -95,7 +95,8 @@ pub struct StatsReport {
     pub averaged: usize,
     /// Number of operations in the reference step.
     pub ops: usize,
-    /// Number of operations that begin inside a step and end after it. Such operations do not belong to any step.
+    /// Number of operations that begin inside a step and end after it. Operations that begin inside a step and end
+    /// after it do not belong to any step.
     pub crossing: usize,
 }
 
@@ -278,8 +279,8 @@ fn collect_ops<'a>(
 }
 
 /// Returns the steps that have the same operations in the same order as the reference step. The reference is the first
-/// step that has the most common number of operations. If two numbers of operations are equally common, the number that
-/// occurs first is used.
+/// step that has the most common number of operations. If two numbers of operations per step are equally common, the
+/// number that occurs first is used.
 fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&'a Step<'s>> {
     let mut counts: Vec<(usize, usize)> = Vec::new();
     for step in steps {

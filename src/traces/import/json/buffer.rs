@@ -9,7 +9,7 @@
 use std::io::Read;
 
 /// Number of zero bytes after the content of the buffer. Because of these zero bytes, 64 bytes can be loaded at any
-/// position of the content. These zero bytes are not part of the trace.
+/// position of the content. The zero bytes after the content are not part of the trace.
 pub(in super::super) const PADDING: usize = 64;
 /// Maximum size in bytes of a trace event, and therefore also of the buffer.
 pub(in super::super) const MAX_EVENT_BYTES: usize = 256 << 20;

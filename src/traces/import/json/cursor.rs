@@ -67,8 +67,8 @@ pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
 /// Returns the position of the first byte at or after `at` that is not a blank.
 ///
 /// This function and `word_end` advance in a loop with branches. The two functions do not compute the position from a
-/// bit mask. The processor nearly always predicts the branches correctly, and continues with later instructions. It
-/// would have to wait for a position that is computed from a bit mask.
+/// bit mask. The processor nearly always predicts the branches correctly, and continues with later instructions. With a
+/// position from a bit mask, the processor would have to wait until the position is computed.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {

@@ -90,8 +90,9 @@ fn skip_blanks(text: &[u8], at: usize) -> usize {
     at + text[at..].iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r')).count()
 }
 
-/// Returns the position after the string that begins at `at`. If the string contains a line break, which JSON does not
-/// allow, the error is the position of the line break. Returns `None` if the text ends inside the string.
+/// Returns the position after the string that begins at `at`. JSON does not allow line breaks in strings. If the string
+/// contains a line break, returns the position of the line break as an error. Returns `None` if the text ends inside
+/// the string.
 fn string_end(text: &[u8], at: usize) -> Option<Result<usize, usize>> {
     let mut at_byte = at + 1;
     loop {
