@@ -20,7 +20,7 @@ use gpuflame_model::record::{
 };
 use gpuflame_model::sorting;
 
-/// Kinds of sums that a file can contain. The first byte of a sum's key is one of these kinds.
+/// Kinds of sums that a file can contain. The first byte of a sum's key is the kind of the sum.
 mod kind {
     pub(super) const SAMPLE: u8 = 1;
     pub(super) const WORK: u8 = 2;
@@ -125,7 +125,7 @@ impl Explain {
         open
     }
 
-    /// Forgets the sums and windows that were read from a file of sums. Call this function before reading another file
+    /// Forgets the sums and windows that were read from a file of sums. Call this function before reading a second file
     /// that has the same stacks.
     pub fn forget_checkpoint(&mut self) {
         self.checkpoint = None;

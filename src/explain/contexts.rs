@@ -81,8 +81,8 @@ impl Contexts {
         self.firsts.extend(replacements.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
-    /// Forgets which contexts represent the ids below `lowest`. Call this function when no later row will have such an
-    /// id.
+    /// Forgets which contexts represent the ids below `lowest`. Call this function when no later row will have an id
+    /// below `lowest`.
     pub(super) fn forget_below(&mut self, lowest: ContextId) {
         self.firsts.retain(|id, _| *id >= lowest);
         self.firsts.shrink_to(2 * self.firsts.len());

@@ -66,8 +66,8 @@ impl ActivityShape {
 struct StoredActivities {
     all: Vec<StoredActivity>,
     shapes: Vec<ActivityShape>,
-    /// For each hash of a shape, the index of the shape with this hash. If several shapes have the same hash, the map
-    /// contains only the first of them.
+    /// Maps the hash of each shape to the index of the shape. If several shapes have the same hash, the map contains
+    /// only the first of them.
     known: IdMap<u64, u32>,
     /// Index of the shape that was used last. The newest activity has this shape.
     last: u32,
@@ -144,7 +144,7 @@ pub struct HostCall {
     pub duration: u64,
     /// Launch context of the call: its stack and API function.
     pub context: ContextId,
-    /// Whether the call recorded a CUDA event, or made a stream wait for it. `None` if the call waited.
+    /// Whether the call recorded a CUDA event, or made a stream wait for it. The field is `None` if the call waited.
     pub event_use: Option<EventUse>,
 }
 
@@ -196,8 +196,8 @@ impl JoinedRows {
         self.source_ids = Some(ids);
     }
 
-    /// Returns the correlation id that the source file had for `id`, which is the id in the rows. `None` if the source
-    /// file has no such id.
+    /// Returns the correlation id that the source file had for `id`, which is the id in the rows. Returns `None` if the
+    /// source file has no id for the row.
     pub fn source_id(&self, id: CorrelationId) -> Option<u64> {
         match &self.source_ids {
             None => Some(id.0.into()),
@@ -338,7 +338,7 @@ impl JoinedRows {
     }
 
     /// Whether a launch is a programmatic dependent launch, which means that its kernel may begin before the previous
-    /// kernel on its stream ends. `None` if the attributes of the launch were not recorded.
+    /// kernel on its stream ends. Returns `None` if the attributes of the launch were not recorded.
     pub fn is_programmatic(&self, id: CorrelationId) -> Option<bool> {
         self.attributes.get(&id).copied()
     }

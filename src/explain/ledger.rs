@@ -1,6 +1,6 @@
 //! The ledger: counts of launches, activities and other recorded items by outcome, and counts of lost items. The ledger
-//! contains only data. Other modules print it and choose the words. Counts of parts that must add up to a total are
-//! available as a [`Sum`].
+//! contains only data. Other modules print the ledger and choose the words. Counts of parts that must add up to a total
+//! are available as a [`Sum`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -244,7 +244,7 @@ impl Device {
     }
 
     /// Returns two sums with their parts: the device's time while windows were open (busy or idle), and the device's
-    /// idle time by cause. `None` if no activity of the device has usable times.
+    /// idle time by cause. Returns `None` if no activity of the device has usable times.
     pub fn sums(&self) -> Option<[Sum; 2]> {
         let time = self.time?;
         let gpu = format!("GPU {}", self.id().0);

@@ -310,7 +310,7 @@ impl Explain {
         }
     }
 
-    /// Handles an off-CPU wait. Only the parts of the wait during which a window was open are passed on.
+    /// Handles an off-CPU wait. Only those parts of the wait are passed on during which a window was open.
     fn push_off_cpu_wait(&mut self, blocked: &OffCpuWait, sink: &mut impl Sink) {
         let context = self.representative(blocked.context);
         let until = blocked.time.0.saturating_add(blocked.duration);
@@ -492,7 +492,7 @@ impl Explain {
         &mut self.profile
     }
 
-    /// Returns the heap size in bytes.
+    /// Returns the size in bytes of the heap memory that `Explain` uses.
     pub fn heap_bytes(&self) -> usize {
         self.graphs.heap_bytes()
             + self.join.heap_bytes()

@@ -163,7 +163,7 @@ impl Explain {
         true
     }
 
-    /// Forgets the context ids below `lowest`. Call this function when no later row will have such an id.
+    /// Forgets the context ids below `lowest`. Call this function when no later row will have an id below `lowest`.
     pub fn forget_below(&mut self, lowest: ContextId) {
         // If a later row nevertheless has such an id, the row is attributed to `[other stacks]`.
         self.profile.merged_context(None);
@@ -217,8 +217,8 @@ impl Explain {
     /// Keeps `count` contexts and drops all other contexts. The newest `youngest` contexts are always kept.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
-        // A graph may be launched long after its nodes were created. So up to `youngest` contexts that created graph
-        // nodes are given the maximum weight.
+        // A graph may be launched long after its nodes were created. So up to `youngest` of the contexts that created
+        // graph nodes have the maximum weight, and are therefore kept.
         let made: HashSet<ContextId> = self.graphs.contexts().take(youngest).collect();
         made.iter().for_each(|id| weights.entry(*id).or_default().nanos = u64::MAX);
         let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());

@@ -237,7 +237,7 @@ impl PerWindowSums {
         }
     }
 
-    /// Returns the heap size in bytes.
+    /// Returns the size in bytes of the heap memory that the sums of all windows use.
     pub(super) fn heap_bytes(&self) -> usize {
         let sums = self.windows.iter().filter_map(|window| window.sums.as_ref());
         sums.map(|sums| size_of::<WindowSums>() + sums.heap_bytes()).sum::<usize>()

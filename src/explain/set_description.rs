@@ -1,5 +1,5 @@
 //! Writes short JSON descriptions of the recording and the output files of a process. One description is stored next to
-//! each set of files, for programs that read the files later. Another description is passed to the parent process.
+//! each set of files, for programs that read the files later. A second description is passed to the parent process.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -62,8 +62,8 @@ pub(super) struct StepSeriesBuilder {
 struct OpenStep {
     step: SingleStep,
     coverage: LaunchCoverage,
-    /// Time at which the step ended. `None` if the trace or recording does not contain the end, so that the step lasts
-    /// until the next step begins.
+    /// Time at which the step ended. The field is `None` if the trace or recording does not contain the end; the step
+    /// then lasts until the next step begins.
     end: Option<Nanos>,
 }
 

@@ -11,7 +11,7 @@
 use gpuflame_model::profile::{LaunchCoverage, SingleStep, StepGroup, StepKind, StepSeries};
 use gpuflame_model::record::{Fields, Nanos, Payload};
 
-/// Kinds of data about steps, which are stored under separate keys. The second byte of a key is one of these kinds.
+/// Kinds of data about steps, which are stored under separate keys. The second byte of a key is the kind of data.
 mod of {
     pub(super) const GROUPS: u8 = 1;
     pub(super) const KIND: u8 = 2;

@@ -30,16 +30,16 @@ pub struct HostSums {
 /// Kind of activity on the host. The kind determines whether a sum is in nanoseconds or in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HostActivity {
-    /// API calls that waited. The sum is in nanoseconds.
+    /// API calls that waited, with their total time in nanoseconds.
     Wait,
-    /// Time on a CPU, measured by sampling. The sum is in nanoseconds of CPU time.
+    /// Time on a CPU, measured by sampling, with the total CPU time in nanoseconds.
     Sampled,
-    /// Off-CPU time of threads, for any reason. The sum is in nanoseconds.
+    /// Off-CPU time of threads, for any reason, with the total time in nanoseconds.
     Blocked,
-    /// Allocations of this kind of memory. The sum is in bytes.
+    /// Allocations of this kind of memory, with their total size in bytes.
     Allocate(MemoryKind),
-    /// Frees of this kind of memory. The sum is in freed bytes. The kind of memory is `None` if it is unknown, because
-    /// the allocation was not recorded.
+    /// Frees of this kind of memory, with the total number of freed bytes. The kind of memory is `None` if it is
+    /// unknown, because the allocation was not recorded.
     Free(Option<MemoryKind>),
 }
 

@@ -192,7 +192,7 @@ impl Aggregate {
         works
     }
 
-    /// Returns the heap size in bytes.
+    /// Returns the size in bytes of the heap memory that the sums use.
     pub fn heap_bytes(&self) -> usize {
         self.sum_cache.heap_bytes()
             + map_bytes(&self.cell_index)
@@ -236,7 +236,7 @@ impl Aggregate {
         let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
         let SumIndices { series, cell } = match outcome {
             // The cell of a launch without an activity is usually looked up only once, and there is no kernel that
-            // could select a cache slot. So the cache is not used for such a launch.
+            // could select a cache slot. So the cache is not used for launches without an activity.
             LaunchOutcome::Pending => self.find(key),
             _ => self.sum_cache.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);
@@ -306,7 +306,7 @@ impl Aggregate {
         })
     }
 
-    /// Returns the code for the pair of contexts of a graph node. A new pair is stored.
+    /// Returns the four-byte code for the two contexts of a graph node. A new pair is stored.
     fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> SiteCode {
         let nodes = &mut self.nodes;
         let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {

@@ -36,8 +36,9 @@ impl Aggregate {
         }
     }
 
-    /// Returns the number, duration and bytes of the GPU work for each context. The work of a graph node counts for two
-    /// contexts: the one that launched the graph and the one that created the node.
+    /// Returns, for each context, the number of its pieces of GPU work, their total duration, and their total number of
+    /// bytes. The work of a graph node counts for two contexts: the one that launched the graph and the one that
+    /// created the node.
     pub fn by_context(&self) -> IdMap<ContextId, Weight> {
         let mut sums: IdMap<ContextId, Weight> = IdMap::default();
         for &(Cell { site, .. }, weight) in &self.cells {
@@ -52,7 +53,7 @@ impl Aggregate {
         sums
     }
 
-    /// Returns the number, duration and bytes of the GPU work for each kernel.
+    /// Returns, for each kernel, the number of executions, their total duration, and their total number of bytes.
     pub fn by_kernel(&self) -> IdMap<NameId, Weight> {
         let mut sums: IdMap<NameId, Weight> = IdMap::default();
         for series in &self.series {

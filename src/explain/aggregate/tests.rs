@@ -233,7 +233,7 @@ fn memory_does_not_grow_with_the_number_of_launches() {
 #[ignore = "a measurement; .ci/long runs it"]
 fn join_and_aggregate_process_over_5_million_rows_per_second() {
     let rows = traffic(1_000_000, 500, 40);
-    // Use the fastest of several runs, because other processes may slow down a run.
+    // The test uses the fastest of several measurements, because other processes may slow down a measurement.
     let mut best: f64 = 0.0;
     for _ in 0..8 {
         let (mut join, mut sums) = (Join::default(), Aggregate::default());

@@ -233,7 +233,7 @@ impl Graphs {
         self.tally
     }
 
-    /// Returns the heap size in bytes.
+    /// Returns the size in bytes of the heap memory that `Graphs` uses.
     pub fn heap_bytes(&self) -> usize {
         // On average, the nodes of a B-tree are two thirds full. The inner nodes of a B-tree take about 10 % more
         // memory than the leaf nodes alone.
@@ -449,8 +449,8 @@ impl Graphs {
         past.or_else(|| self.creator_in(found, node))
     }
 
-    /// Returns the state that a group had when the launch with the id `launch` was made. `None` if the group of nodes
-    /// was not updated after that launch.
+    /// Returns the state that a group had when the launch with the id `launch` was made. Returns `None` if the group of
+    /// nodes was not updated after that launch.
     fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&NodeGroup> {
         let pasts = self.pasts.get(&graph)?;
         let at = pasts.partition_point(|past| !launch.is_before(past.until));

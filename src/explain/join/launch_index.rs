@@ -31,7 +31,7 @@ use gpuflame_model::sorting;
 pub(super) enum IdEntry {
     /// A launch, and whether it has had activities.
     Launch(Launched, MatchState),
-    /// A second correlation id of a launch. The value is the launch's first id.
+    /// A second correlation id of a launch, with the first id of this launch as its value.
     Alias(CorrelationId),
     /// Orphans: activities whose launch has not arrived yet.
     Orphans(Chain),
@@ -51,7 +51,8 @@ pub(super) enum MatchState {
 }
 
 impl MatchState {
-    /// Returns the hash of the launch's last activity. `None` for graph launches, and for launches without an activity.
+    /// Returns the hash of the launch's last activity, or `None` for graph launches and for launches without an
+    /// activity.
     pub(super) fn last(self) -> Option<ActivityHash> {
         if let Self::Matched { last, .. } = self { Some(last) } else { None }
     }
@@ -76,11 +77,11 @@ impl MatchState {
 pub(super) enum LookUp<'a> {
     /// The launch was found, either directly or through an alias (a second id of the launch).
     Launch(&'a Launched, &'a mut MatchState),
-    /// The launch has not arrived yet, and at least one earlier activity already waits for it. The first value is the
-    /// id under which the launch will arrive.
+    /// The launch has not arrived yet, and at least one earlier activity already waits for it. The first value in the
+    /// variant is the id under which the launch will arrive.
     Orphans(CorrelationId, &'a mut Chain),
-    /// The launch has not arrived yet, and no earlier activity waits for it. The value is the id under which the launch
-    /// will arrive.
+    /// The launch has not arrived yet, and no earlier activity waits for it. The value in the variant is the id under
+    /// which the launch will arrive.
     NotYet(CorrelationId),
     /// The id is an alias (second id) of another alias. No launch can be found through such an id.
     AliasOfAlias,

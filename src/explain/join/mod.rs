@@ -66,11 +66,12 @@ const MAX_ID_GAP: u64 = 1 << 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Number of ids below the highest id that are kept in a table indexed by the id. The number is rounded up to a
-    /// power of two. Default: 262,144, which is enough for half this number of launches if each launch has two ids.
+    /// power of two. The default is 262,144 ids, which is enough for half this number of launches if each launch has
+    /// two ids.
     pub recent: usize,
-    /// Maximum number per generation of older launches that have no activity. Two generations are kept. Default:
-    /// 229,376, which fills a hash table of 2^18 buckets to its maximum load. Two full generations hold the launches of
-    /// more than forty threads that each have a partly filled buffer of 10,000 activity records.
+    /// Maximum number per generation of older launches that have no activity. Two generations are kept. The default is
+    /// 229,376 launches, which fills a hash table of 2^18 buckets to its maximum load. Two full generations hold the
+    /// launches of more than forty threads that each have a partly filled buffer of 10,000 activity records.
     pub waiting: usize,
     /// Maximum number per generation of older launches that had an activity and may get more. Two generations are kept.
     /// (A flush may remove launches even if there are fewer.) Default: 114,688.
@@ -247,7 +248,7 @@ impl Join {
         &self.tally
     }
 
-    /// Returns the heap size in bytes.
+    /// Returns the size in bytes of the heap memory that the join uses.
     pub fn heap_bytes(&self) -> usize {
         self.by_id.heap_bytes()
             + self.orphans.heap_bytes()

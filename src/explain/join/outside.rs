@@ -37,8 +37,8 @@ impl OutsideRanges {
         }
     }
 
-    /// Returns the time at which the last launch ended in the range that contains `id`. `None` if no range contains
-    /// `id`.
+    /// Returns the time at which the last launch ended in the range that contains `id`. Returns `None` if no range
+    /// contains `id`.
     pub(super) fn find(&self, id: u64) -> Option<Nanos> {
         let at = self.0.partition_point(|range| range.last < id);
         self.0.get(at).filter(|range| range.first <= id).map(|range| range.over)

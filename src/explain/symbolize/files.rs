@@ -21,7 +21,8 @@ use gpuflame_model::record::Module;
 pub(super) struct FunctionSymbol {
     /// Mangled name of the function.
     pub(super) name: String,
-    /// Address in the file at which the function begins. `None` for inlined functions and for generated code.
+    /// Address in the file at which the function begins. The field is `None` for inlined functions and for generated
+    /// code.
     pub(super) start: Option<u64>,
     /// Source file and line, if the file's debug information contains them. The line is 0 if only the source file is
     /// known.
@@ -128,7 +129,7 @@ fn public_name(symbol: &str) -> &str {
 }
 
 /// Whether the file is `libc.so.6` or `libpthread.so.0`, or has a name such as `libc-2.31.so`, which was used before
-/// glibc 2.34. Only these files are searched for such names. No other library has internal names for public functions,
+/// glibc 2.34. Only these files are searched for internal names of public functions. No other library has such names,
 /// and a large library has a million symbols.
 fn is_c_library(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -124,8 +124,8 @@ const MAX_CHUNK_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 struct FrameNames {
     names: Vec<ShownName>,
-    /// Identifies the function: a combination of its start address in the module's file and the module. `None` if the
-    /// start address or the module is unknown.
+    /// Identifies the function: a combination of its start address in the module's file and the module. The field is
+    /// `None` if the start address or the module is unknown.
     start: Option<u64>,
     origin: CodeOrigin,
     is_label: bool,

@@ -181,7 +181,8 @@ impl Drop for Folder {
     }
 }
 
-/// Compiles `source` with `compiler`, and returns the path of the program. `None` if the compiler is not installed.
+/// Compiles `source` with `compiler`, and returns the path of the program. Returns `None` if the compiler is not
+/// installed.
 fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) -> Option<PathBuf> {
     let (input, output) = (folder.0.join("source.cc"), folder.0.join("program"));
     std::fs::write(&input, source).unwrap();

@@ -448,7 +448,7 @@ impl Timeline {
             + self.launches.as_ref().map_or(0, RepeatedLaunches::heap_bytes)
     }
 
-    /// Returns the heap size in bytes.
+    /// Returns the size in bytes of the heap memory that the timeline uses.
     pub fn heap_bytes(&self) -> usize {
         self.devices.iter().map(DeviceAccount::heap_bytes).sum::<usize>()
             + self.charge_bytes()

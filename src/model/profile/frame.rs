@@ -66,7 +66,7 @@ pub enum Unnamed {
     FileReplaced,
     /// The file cannot be read, or is not an executable or library.
     FileUnreadable,
-    /// The file has no symbol for the address. Its symbols were stripped, or it never had this symbol.
+    /// The file has no symbol for the address. The file's symbols were stripped, or the file never had this symbol.
     NoSymbol,
 }
 

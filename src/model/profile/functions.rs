@@ -41,7 +41,7 @@ impl Profile {
         }))
     }
 
-    /// Returns the heap size of the functions.
+    /// Returns the size in bytes of the heap memory that the functions use.
     pub(super) fn function_bytes(&self) -> usize {
         let bytes: usize = self.functions.values().map(|functions| functions.bytes).sum();
         bytes + self.functions.len() * size_of::<(Frame, Functions)>()

@@ -25,7 +25,7 @@ impl Profile {
         self.generated.iter().map(|(address, name)| (*address, &**name))
     }
 
-    /// Returns the heap size of the names of generated functions.
+    /// Returns the size in bytes of the heap memory that the names of generated functions use.
     pub(super) fn generated_bytes(&self) -> usize {
         let names: usize = self.generated.values().map(|name| name.len()).sum();
         names + self.generated.len() * size_of::<(u64, Box<str>)>()

@@ -163,7 +163,7 @@ pub struct Profile {
     /// Number of frames that the stacks before and after a pause have in common. The key is a pair: the context of the
     /// call before the pause, and the context of the call after the pause.
     pauses: BTreeMap<(ContextId, ContextId), SharedFrames>,
-    /// How many times frames, stacks and strings may have been renumbered.
+    /// Number of times that frames, stacks and strings may have been renumbered.
     renumbered: u32,
 }
 

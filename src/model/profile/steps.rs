@@ -5,7 +5,7 @@ use crate::record::Nanos;
 use crate::sorting;
 use crate::stats::Histogram;
 
-/// Steps of a run, in order of time. Empty if the program marks no steps.
+/// Steps of a run, in order of time. There are none if the program marks no steps.
 #[derive(Clone, Debug, Default)]
 pub struct StepSeries {
     /// Groups of consecutive steps. Each group has one step unless the run has thousands of steps.
@@ -78,8 +78,8 @@ impl StepGroup {
 /// Steps with the same name.
 #[derive(Clone, Debug, Default)]
 pub struct StepKind {
-    /// Name of the NVTX ranges that began the steps, without the number at the end of the name. Empty if calls of
-    /// `gpuflame_step()` began the steps.
+    /// Name of the NVTX ranges that began the steps, without the number at the end of the name. The name is empty if
+    /// calls of `gpuflame_step()` began the steps.
     pub name: String,
     /// Number of steps with a known duration. (If gpuflame recorded the run, the duration of the last step before a
     /// window closes is unknown.)

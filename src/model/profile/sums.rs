@@ -82,7 +82,7 @@ pub struct RowFacts {
     pub closed_windows: u64,
     /// Number of launches whose first activity is a kernel or belongs to a graph.
     pub covered_launches: u64,
-    /// Number of activities that end before they start, although both times are set.
+    /// Number of activities with an end time before the start time, although both times are set.
     pub backwards: u64,
     /// Number of activities with a duration of 0.
     pub zero_length: u64,

@@ -13,8 +13,8 @@ use super::payload::Payload;
 use super::{Activity, ContextId, CorrelationId, Launch, Nanos};
 
 /// Maximum number of shapes (fields of an activity without id and times) that later rows can refer to. When the pack
-/// writer has stored this number of shapes, it forgets all of them. A forgotten shape that occurs again is stored
-/// again. So the memory for shapes is bounded even if a program never repeats a shape.
+/// writer has stored this number of shapes, it forgets all shapes. A forgotten shape that occurs again is stored again.
+/// So the memory for shapes is bounded even if a program never repeats a shape.
 const MAX_SHAPES: u64 = 1024;
 /// Size in bytes at which a pack is written to the recording. If the process is killed, the rows in an unwritten pack
 /// are lost, in the same way as rows in the file's buffer.

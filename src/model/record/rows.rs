@@ -121,8 +121,8 @@ pub enum Row<'a> {
     Blocked(OffCpuWait),
     /// A completed API call that waited for a GPU.
     Wait(Wait),
-    /// A call that allocated memory, or that is about to free memory. The rows about memory are in the order of the
-    /// calls.
+    /// A call that allocated memory, or that is about to free memory. Rows about allocations and frees are in the order
+    /// of the calls.
     Memory(MemoryCall),
     /// The tracer's record that a CUDA event was recorded on a stream.
     EventRecord(EventRecord),
@@ -388,7 +388,7 @@ pub struct Module {
     /// Path of the file as reported by the Linux kernel. The path may be non-UTF-8. The path is empty if the code is
     /// not in a file.
     pub path: PathBuf,
-    /// GNU build id of the file. Empty if the file has no build id.
+    /// GNU build id of the file, or an empty list if the file has no build id.
     pub build_id: Vec<u8>,
 }
 

@@ -71,8 +71,8 @@ pub struct ChakraNode {
     pub dependencies: Vec<u64>,
     /// Duration in ns: the attribute `duration_ns` if there is one, otherwise `duration_micros`.
     pub nanos: u64,
-    /// Whether the node ran on the host, according to the attribute `is_cpu_op`. `None` if the node does not have this
-    /// attribute.
+    /// Whether the node ran on the host, according to the attribute `is_cpu_op`. The field is `None` if the node does
+    /// not have this attribute.
     pub is_host: Option<bool>,
     /// Number of bytes that a collective or message moves, according to the attribute `comm_size`.
     pub bytes: u64,

@@ -57,8 +57,8 @@ pub struct Work {
     pub correlation: Option<u64>,
     /// External id of the operator that launched the work.
     pub external: Option<u64>,
-    /// Index of the name of the process group; see [`Kineto::name`]. `None` unless the work is a collective and the
-    /// trace contains its process group.
+    /// Index of the name of the process group; see [`Kineto::name`]. The index is `None` unless the work is a
+    /// collective and the trace contains its process group.
     pub process_group: Option<u32>,
 }
 

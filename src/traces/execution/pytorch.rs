@@ -93,7 +93,7 @@ pub struct Node<'a> {
     pub is_gpu: bool,
     /// Whether the node has a duration. Only nodes in a linked trace have durations.
     pub has_duration: bool,
-    /// All attributes of the node, as a JSON list. `None` if the file has version 1.0.1.
+    /// All attributes of the node, as a JSON list. The list is `None` in a file of version 1.0.1.
     pub attrs: Option<&'a str>,
     parent_id: Option<u64>,
 }

@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn a_thread_is_between_its_calls_from_the_end_of_one_to_the_begin_of_the_next() {
         let mut calls = CudaCalls::default();
-        // The second call is inside the first one.
+        // In this test, the second call is inside the first call.
         for (start, end) in [(100, 200), (120, 130), (300, 310)] {
             calls.note(Some(7), start, end);
         }

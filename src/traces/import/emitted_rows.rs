@@ -3,8 +3,8 @@
 //!
 //! Correlation ids are renumbered. The reasons are that ids in a trace may be too large for rows, may repeat between
 //! processes, or may belong to calls that the trace does not contain. Each launch is emitted directly before its
-//! operations. Operations that were launched before the trace began get ids below all launches. Other operations
-//! without a launch get ids above all launches.
+//! operations. Operations that were launched before the trace began get ids below the ids of all launches. All other
+//! operations without a launch get ids above the ids of all launches.
 
 use super::file_ids::FileIds;
 use super::graph_edges::GraphEdges;

@@ -293,13 +293,14 @@ struct GraphLaunch {
 /// A capture that matches a graph launch.
 struct CaptureMatch {
     capture: usize,
-    /// Stack that captured each operation of the launch. `None` if several stacks may have captured the operation.
+    /// Stack that captured each operation of the launch. The stack is `None` if several stacks may have captured the
+    /// operation.
     stacks: Vec<Option<u32>>,
     guessed: bool,
 }
 
-/// Splits the launches into the longest possible sequences in which consecutive launches match consecutive captures.
-/// For each launch, only the captures that belong to such a sequence are kept.
+/// Splits the launches into the longest possible sequences in which consecutive launches match consecutive captures. Of
+/// the captures that match a launch, only those that belong to such a sequence are kept.
 fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     let mut first = 0;
     while first < graph_launches.len() {

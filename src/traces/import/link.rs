@@ -88,13 +88,14 @@ pub struct LinkReport {
     /// Named ranges and steps, sorted by start. The times of the ranges are on the clock of the rows. The list is empty
     /// unless [`Options::ranges`](super::Options::ranges) requests the ranges.
     pub ranges: Vec<NamedRange>,
-    /// Start time of the run's last step, on the clock of the rows. `None` unless the trace has several steps.
+    /// Start time of the run's last step, on the clock of the rows. The field is `None` unless the trace has several
+    /// steps.
     pub last_step: Option<i64>,
     /// GPU time in ns of the operations that backward operators launched, and the part of this time that is attributed
-    /// to forward operators. `None` unless this attribution was requested.
+    /// to forward operators. The field is `None` unless this attribution was requested.
     pub backward_ns: Option<(u64, u64)>,
-    /// GPU time of graph launches, and the part of this time that is attributed to stacks from capture traces. `None`
-    /// if no capture traces were given.
+    /// GPU time of graph launches, and the part of this time that is attributed to stacks from capture traces. The
+    /// field is `None` if no capture traces were given.
     pub capture_coverage: Option<CaptureCoverage>,
     /// Number of ambiguous operations, which several calls may have launched. Ambiguous operations are not linked to
     /// any of these calls.

@@ -43,7 +43,8 @@ pub enum Event<'a> {
     Folded(Folded<'a>),
     /// A line of an extended folded-stack file: a stack with the time at which it was sampled.
     Stack(StackLine<'a>),
-    /// Any other event, such as a counter. The value is the event's category, or empty text if it has none.
+    /// Any other event, such as a counter. The variant contains the event's category, or empty text for an event
+    /// without a category.
     Other(Text<'a>),
 }
 
@@ -168,8 +169,8 @@ pub struct Call<'a> {
     pub stack_kinds: Text<'a>,
     /// Name of the kernel that the call launches, if the trace contains the name.
     pub kernel: Text<'a>,
-    /// Whether the call launched a kernel that may begin before the previous kernel ends. `None` if the trace does not
-    /// contain this information, as in traces of torch.profiler.
+    /// Whether the call launched a kernel that may begin before the previous kernel ends. The field is `None` if the
+    /// trace does not contain this information, as in traces of torch.profiler.
     pub programmatic: Option<bool>,
     /// Id of the stream on which the call launches work, if the trace contains it.
     pub stream: Option<u32>,
@@ -396,8 +397,8 @@ pub struct EventRecord<'a> {
     pub event: Option<u32>,
     /// Correlation id of the call that recorded the CUDA event.
     pub correlation: Option<u64>,
-    /// Id of this recording, which is unique within the process. `None` if waits refer to the CUDA event, and not to
-    /// one of its recordings.
+    /// Id of this recording, which is unique within the process. The id is `None` if waits refer to the CUDA event, and
+    /// not to one of its recordings.
     pub number: Option<u64>,
 }
 

@@ -26,13 +26,13 @@ pub struct Options {
     /// false.
     pub kernel_gaps: bool,
     /// Maximum total number of calls and GPU operations in a trace for which the states of threads are emitted for all
-    /// times between launches. Default: 0, because a trace may contain millions of states.
+    /// times between launches. The default is 0, because a trace may contain millions of states.
     pub between_launches: usize,
     /// Whether no states of threads are emitted. States are needed only to find the culprits of idle time, and a trace
     /// may contain millions of states. Default: false.
     pub without_thread_states: bool,
-    /// Whether named ranges and their times are returned in [`LinkReport::ranges`](super::LinkReport::ranges). Default:
-    /// false, because a trace may contain a million named ranges.
+    /// Whether named ranges and their times are returned in [`LinkReport::ranges`](super::LinkReport::ranges). By
+    /// default, ranges are not returned, because a trace may contain a million named ranges.
     pub ranges: bool,
     /// Paths of capture traces. A capture trace was recorded while the program captured the CUDA graphs that are
     /// launched in this trace. Default: none.

@@ -38,7 +38,8 @@ pub(super) fn find_sets(base: &Database) -> BTreeSet<String> {
 }
 
 /// Returns the rank of the process in its job, and the number of ranks in the job. The rank and the number of ranks are
-/// read from the environment of the process. Both are unknown if the database contains several processes.
+/// read from the environment of the process. The rank and the number of ranks are unknown if the database contains
+/// several processes.
 pub(super) fn find_place(base: &Database) -> Result<JobPlace> {
     let mut places = Vec::new();
     for suffix in find_sets(base) {

@@ -9,7 +9,7 @@ use super::model::*;
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Kind of the records that contain the beginning and the end of a range.
+/// Kind of record that contains the beginning and the end of a range.
 const RANGES: &[u8] = b"MARKER_CORE_RANGE_API";
 /// Prefix of the operation name of a range that was opened and closed on the same thread.
 const THREAD_RANGE: &[u8] = b"roctxThreadRange";

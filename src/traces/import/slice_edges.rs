@@ -32,11 +32,11 @@ pub(super) struct SliceEdge {
 pub(super) enum EdgeKind {
     /// The beginning of a slice. The field `end` of the slice is not known yet.
     Slice(Slice),
-    /// The beginning of a GPU operation. The value is the index of the operation.
+    /// The beginning of a GPU operation. The variant contains the index of the operation.
     Work(u32),
     /// The beginning of a slice that never becomes part of a stack.
     Unknown,
-    /// The end of a slice. The value is the correlation id in the arguments of this end event.
+    /// The end of a slice. The variant contains the correlation id in the arguments of this end event.
     End(Option<u64>),
 }
 

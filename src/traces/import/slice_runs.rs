@@ -106,7 +106,7 @@ impl Extend<Slice> for SliceRuns {
     }
 }
 
-/// The first remaining slice of a run, and the slices after it.
+/// The first remaining slice of a run, and the run's slices after the first one.
 struct Head<R> {
     next: Slice,
     rest: R,

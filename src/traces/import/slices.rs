@@ -15,8 +15,8 @@ pub(super) struct Slice {
     /// Label of the slice, shifted left by two bits, and its class. The two lowest bits are the [`FrameClass`] of the
     /// slice.
     label_and_class: u32,
-    /// For a call, the index of the call. For any other slice, the index of the slice among all slices in the file that
-    /// are not calls.
+    /// Index of the call, if the slice is a call. For any other slice, its index among all slices in the file that are
+    /// not calls.
     pub(super) number: u32,
 }
 

@@ -145,7 +145,7 @@ fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// For each requested address, the name that was found so far.
+/// The names that were found so far for the requested addresses.
 struct Answers {
     /// Requested addresses, in ascending order.
     addresses: Vec<u64>,

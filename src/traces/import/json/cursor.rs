@@ -20,7 +20,7 @@ pub(super) struct Stop {
 /// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// The value is missing.
+    /// The text contains no value at the expected position.
     #[default]
     Missing,
     /// A string that contains no backslash. Start and end do not include the quotes.
@@ -54,7 +54,7 @@ impl Value {
     }
 }
 
-/// Returns the text of a value. If the value is missing, the text is empty.
+/// Returns the text of a value. The returned text is empty if there is no value.
 #[inline(always)]
 pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
     match value.shape {

@@ -40,8 +40,8 @@ enum Expect {
 pub(super) enum ScanEnd {
     /// The scan reached the end of the file.
     File,
-    /// The scan reached the first event at or after the requested end. The value is the position at which this event
-    /// begins.
+    /// The scan reached the first event at or after the requested end. The variant contains the position at which this
+    /// event begins.
     Reached(u64),
 }
 
