@@ -1,5 +1,5 @@
 //! Encodes and decodes sums, for recording files that contain sums instead of rows. One [`Explain`] writes the sums,
-//! and another [`Explain`] reads them. `record::encode` documents the layout of keys and values.
+//! and a second [`Explain`] reads these sums. `record::encode` documents the layout of keys and values.
 
 use std::collections::BTreeMap;
 
@@ -154,7 +154,7 @@ impl Explain {
     }
 }
 
-/// A sink that adds each launch without an activity so far to its window.
+/// A sink that receives the launches without an activity so far, and adds these launches to the sums of a window.
 struct PendingToWindow<'a>(&'a mut WindowSums);
 
 impl Sink for PendingToWindow<'_> {
@@ -277,8 +277,8 @@ pub(super) fn sums(
 }
 
 /// Encodes the totals over the program's steps as values of a sum. Each time is split into seconds and nanoseconds,
-/// because older versions of gpuflame add up all values of a file and reject a total above `MAX_TOTAL`. They also add
-/// the values of kinds of sums that they do not know.
+/// because older versions of gpuflame add up all values of a file and reject a total above `MAX_TOTAL`. Older versions
+/// also add the values of kinds of sums that they do not know.
 fn step_values(steps: StepTotals) -> [u64; 8] {
     let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));

@@ -64,7 +64,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the thread of a context, if it was not forgotten.
+    /// Returns the thread of a context, if the context was not forgotten.
     pub(super) fn thread(&self, id: ContextId, profile: &Profile) -> Option<ThreadId> {
         let known = self.firsts.get(&id).map(|(_, thread)| *thread);
         known

@@ -19,13 +19,14 @@ use gpuflame_model::record::{
 /// An activity and the launch that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinedActivity {
-    /// The activity as the tracer reported it.
+    /// The activity with all fields that the tracer reported.
     pub activity: Activity,
     /// Launch that caused the activity, or the reason why this launch is unknown.
     pub origin: Origin,
 }
 
-/// An activity in compact form: the index of its shape, and the fields that differ between repetitions.
+/// An activity in compact form: the index of its shape, and the fields that differ between activities of the same
+/// shape.
 #[derive(Clone, Copy, Debug)]
 struct StoredActivity {
     start: Nanos,
@@ -257,8 +258,8 @@ impl JoinedRows {
         }));
         let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
         self.calls.sort_unstable_by_key(key);
-        // Each activity adds the call that launched it to `calls`, so a call that launched a graph was added many
-        // times.
+        // The call that launched an activity is added to `calls` for each activity, so a call that launched a graph was
+        // added many times.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
         // This loop is used because `collect` would reserve space for one CUDA context per activity, although there are
         // few CUDA contexts.

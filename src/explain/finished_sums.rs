@@ -30,8 +30,9 @@ pub struct FinishedSums<'a> {
     /// Whether equal stacks of different threads were merged. If threads are merged, stacks are written without a
     /// thread id.
     pub are_threads_merged: bool,
-    /// Whether the process failed to write its other outputs. If the process failed to write its other outputs, the
-    /// recording gets no end row, so that `gpuflame recover` can make these outputs from the recording.
+    /// Whether the process failed to write its outputs other than this recording. If the process failed to write its
+    /// other outputs, the recording gets no end row, so that `gpuflame recover` can make these outputs from the
+    /// recording.
     pub outputs_failed: bool,
     /// Time at which recording ended.
     pub time: Nanos,

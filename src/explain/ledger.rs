@@ -92,7 +92,7 @@ pub struct Host {
     pub held_max: u64,
 }
 
-/// A total, and the parts that must add up to it.
+/// A total, and the parts that must add up to this total.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
     /// Name of the counted items, such as `launches`.

@@ -150,8 +150,8 @@ impl Explain {
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => self.push_launch(launch, sink),
-            // Almost every activity is joined without being copied. A copy would take about 12 ns, because it would
-            // have to wait for the stores that wrote the row.
+            // Almost every activity is joined without being copied. Copying an activity would take about 12 ns, because
+            // the copy would have to wait for the stores that wrote the row.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
                 self.join_activity(activity, sink);
             }
@@ -250,9 +250,9 @@ impl Explain {
         self.finish(&[], &mut sink)
     }
 
-    /// Returns the join, and a sink that passes joined rows to all their consumers. The consumers are the sums, the
-    /// timeline, the steps, the counts of launches and activities with certain properties, the per-window sums, and the
-    /// caller's `sink`.
+    /// Returns the join, and a sink that passes joined rows to all consumers. The consumers are the sums, the timeline,
+    /// the steps, the counts of launches and activities with certain properties, the per-window sums, and the caller's
+    /// `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
         let Self { join, aggregate, timeline, step_series, row_facts, profile, per_window, .. } = self;
         let steps = StepSink { series: step_series, profile };

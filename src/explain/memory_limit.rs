@@ -1,15 +1,15 @@
-//! Implements the memory ceiling: decides which data are dropped when memory is short, and in which order. A dropped
-//! stack, kernel or thread is merged with others, and can then no longer be distinguished from them. Three kinds of
-//! totals do not change when data are dropped: the number and the duration of activities on each device, and the
-//! outcomes of launches.
+//! Implements the memory ceiling: decides which data are dropped when memory is short, and in which order. Dropped
+//! stacks are merged with each other and can then no longer be distinguished. The same applies to dropped kernels and
+//! threads. Three kinds of totals do not change when data are dropped: the number and the duration of activities on
+//! each device, and the outcomes of launches.
 //!
 //! 1. Single activities are never stored. Activities are passed to the join, to the sums and, on request, to a file.
 //! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. If the stacks need more than this share,
 //!    the half of the stacks with the least GPU time is merged into `[other stacks]`. There is one `[other stacks]`
 //!    entry for each API function that the merged stacks called. Each launch whose work has not finished is assumed to
 //!    have the GPU time of an average launch. The youngest eighth of the stacks is never merged, because these stacks
-//!    had too little time to collect GPU time. So a phase that creates millions of stacks hides neither the work before
-//!    it nor the work after it.
+//!    had too little time to collect GPU time. So even if a phase of the run creates millions of stacks, the work
+//!    before and after this phase keeps its stacks.
 //! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. The memory of
 //!    kernels includes their names and the histograms of their durations (about 600 bytes per kernel). If the kernels
 //!    need more than this share, half of them are merged into `[other kernels]`. The kernels to merge are chosen in the
@@ -465,7 +465,7 @@ mod tests {
         let dropped = explain.dropped_stacks() as u32;
         assert!((1..800).contains(&dropped), "{dropped}");
         let profile = explain.into_profile();
-        // The stacks that were added last are dropped, because their kernels ran for the shortest time.
+        // The newest stacks are dropped, because their kernels ran for the shortest time.
         assert!(profile.context(ContextId(1001 - dropped)).is_some());
         assert!(profile.context(ContextId(1002 - dropped)).is_none());
     }

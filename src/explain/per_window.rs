@@ -30,7 +30,7 @@ const FLUSHES_UNTIL_FINISHED: u8 = 2;
 /// Sums of all windows that were not removed so far. See the module's documentation.
 #[derive(Debug)]
 pub struct PerWindowSums {
-    /// Windows in the order in which they were opened. If a window is removed before an earlier window, it stays in the
+    /// Windows in the order in which they were opened. A window that is removed before an earlier window stays in the
     /// list, without its sums.
     windows: VecDeque<TrackedWindow>,
     /// Number of windows that were removed from the front of `windows`. `removed_until` is the time at which the last

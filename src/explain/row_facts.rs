@@ -106,8 +106,8 @@ impl Sink for RowFactsCounter {
         self.is_first = true;
         self.last_matched = self.last_matched.max(Some(launched.time));
         // `at_end` does not store single launches, but only their number and the times of the first and the latest
-        // launch. So all launches in `at_end` are dropped at once, when a launch that was made after the latest of them
-        // has an activity.
+        // launch. So all launches in `at_end` are dropped together, when a launch that was made after the latest of
+        // these launches has an activity.
         if self.at_end.latest < launched.time.0 {
             self.at_end = PendingAtEnd::default();
         }

@@ -177,8 +177,8 @@ impl StepSeriesBuilder {
         communicates
     }
 
-    /// Returns the index of the kind of steps with this name. Ignores a number at the end of the name, because it is
-    /// the step's sequence number.
+    /// Returns the index of the kind of steps with this name. A number at the end of the name is ignored, because this
+    /// number is the step's sequence number.
     fn kind(&mut self, name: &str) -> u8 {
         let name = name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches([' ', '#', '_', ':']);
         let known = self.kinds.iter().position(|kind| kind == name);
@@ -213,8 +213,8 @@ impl StepSeriesBuilder {
 }
 
 impl OpenStep {
-    /// Returns the time at which the step ended; `None` if it is unknown. `next` is the time at which the next step
-    /// began.
+    /// Returns the time at which the step ended; `None` if this time is unknown. `next` is the time at which the next
+    /// step began.
     fn end(&self, next: Option<Nanos>, windows: &Windows) -> Option<Nanos> {
         let begin = self.step.begin;
         let later = &windows[windows.partition_point(|(_, time)| *time < begin)..];

@@ -1,8 +1,8 @@
 //! The error type of the crate. An error's message states what failed, where it failed, and what the user can do next.
 //!
-//! This module depends on no other module. Errors of the operating system and of libraries are converted to this type
-//! where they occur. Missing data (a frame without a name, an activity without a launch) is not an error. Missing data
-//! is represented by values that are stored and shown: `profile::Unnamed`, `record::Missing`.
+//! This module depends on no other module. Errors of the operating system and of libraries are converted to this error
+//! type at the place where they occur. Missing data (a frame without a name, an activity without a launch) is not an
+//! error. Missing data is represented by values that are stored and shown: `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;
 

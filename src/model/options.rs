@@ -80,8 +80,8 @@ pub enum PythonFrames {
 /// CUPTI features that gpuflame leaves to other CUPTI clients in the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Yield {
-    /// gpuflame leaves nothing to other clients: if another client takes the activity records, gpuflame takes them back
-    /// when a window opens.
+    /// gpuflame leaves nothing to other clients: if a client takes the activity records, gpuflame takes the activity
+    /// records back when a window opens.
     Nothing,
     /// If another client takes the activity records, gpuflame leaves the records to this client until the client is
     /// done.

@@ -4,7 +4,7 @@
 //! If the standard library's sort is called directly, it is compiled again for each element type and each comparison.
 //! Each compiled instance of that sort has 3 to 13 KB of code. A use of this module adds about 300 bytes. The functions
 //! sort a list of positions (4 bytes per element), and call a function pointer for each comparison. Use the standard
-//! library's sort if a list has many thousand elements, or if it is sorted while rows are read.
+//! library's sort for a list with many thousand elements, or for a list that is sorted while rows are read.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A copy of a graph can outlive the original. For example, a graph can be instantiated twice, and can be destroyed
-//! while its instantiations exist. So a table of nodes is kept until no graph uses it any more. A destroyed graph may
-//! still be running, so its nodes are kept until CUPTI was flushed twice. The newest few thousand destroyed graphs are
-//! kept even longer.
+//! while its instantiations exist. So a table of nodes is kept until no graph uses this table any more. A destroyed
+//! graph may still be running, so its nodes are kept until CUPTI was flushed twice. The newest few thousand destroyed
+//! graphs are kept even longer.
 //!
 //! If an instantiation of a graph is updated, the work of its nodes changes, and therefore their creators change too. A
 //! launch that was made before an update ran the old nodes. The correlation id of a launch shows whether the launch was
@@ -136,7 +136,7 @@ struct TableSection {
 struct NodeEntry {
     /// Id of the node minus the section's `base`.
     offset: u32,
-    /// Launch context that created the node, or the reason why it is unknown.
+    /// Launch context that created the node, or the reason why this context is unknown.
     creator: Caller,
 }
 

@@ -6,8 +6,8 @@
 //! - A graph has many nodes, and a node may run several times.
 //!
 //! For each launch that is not a graph launch, this module therefore stores only the launch's last activity. For graph
-//! launches, and for activities whose launch has no row, it stores the latest tens of thousands of activities. Each
-//! activity is stored as a hash of the fields that distinguish activities.
+//! launches, and for activities whose launch has no row, the module stores the latest tens of thousands of activities.
+//! Each activity is stored as a hash of the fields that distinguish activities.
 
 use gpuflame_model::record::{Activity, CorrelationId, GraphId};
 

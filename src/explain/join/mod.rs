@@ -17,21 +17,22 @@
 //! A launch can be found by its id until an id arrives that is higher by [`Limits::recent`]. A launch that has no
 //! activity by then is kept until [`Limits::waiting`] more launches without an activity have followed. A graph launch
 //! may get more activities while the graph runs. A graph launch is forgotten when two conditions hold: no activity
-//! arrived for it between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it.
-//! Each launch or activity that stays unmatched is counted with a [`Missing`] reason, and the counts in [`Tally`]
-//! always add up.
+//! arrived for it between two flushes of CUPTI ([`Join::flushed`]), and thousands of further graph launches were made
+//! after it. Each launch or activity that stays unmatched is counted with a [`Missing`] reason, and the counts in
+//! [`Tally`] always add up.
 //!
 //! Launches that are made outside of windows do not have one row each. Instead, one row contains a range of ids of such
 //! launches (see `outside`). With these ranges, the join can distinguish activities of such launches from activities of
-//! lost launches. An activity can arrive before the range that contains its id. It then waits for this range, as it
-//! would wait for a launch. Launches that are made while CUPTI's callbacks are off have no rows, and are recognized
-//! only by the ids of their activities (see `muted`).
+//! lost launches. An activity can arrive before the range that contains its id. The activity then waits for this range,
+//! as it would wait for a launch. Launches that are made while CUPTI's callbacks are off have no rows, and are
+//! recognized only by the ids of their activities (see `muted`).
 //!
 //! CUPTI assigns consecutive ids to calls. So an id can be too far from the id of every launch (further than
 //! `MAX_ID_GAP`). An activity with such an id cannot belong to any launch, not even to a lost one. An activity with an
 //! id that is too far away is counted separately, and is not passed to the sink.
 //!
-//! A [`Sink`] receives the matched launches and activities. The sink adds them up, computes idle time or stores them.
+//! A [`Sink`] receives the matched launches and activities. The sink may add up the matched rows, compute idle time or
+//! store the rows.
 
 mod duplicates;
 mod launch_index;
@@ -74,7 +75,7 @@ pub struct Limits {
     /// launches of more than forty threads that each have a partly filled buffer of 10,000 activity records.
     pub waiting: usize,
     /// Maximum number per generation of older launches that had an activity and may get more. Two generations are kept.
-    /// (A flush may remove launches even if there are fewer.) Default: 114,688.
+    /// (A flush may remove launches even if this number is not reached.) The default is 114,688 launches.
     pub running: usize,
     /// Maximum number of activities that wait for their launch. Default: 65,536.
     pub orphans: usize,

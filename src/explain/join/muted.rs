@@ -1,8 +1,8 @@
 //! Stores the periods during which CUPTI's callbacks were off (muted). The id of an activity shows whether the activity
 //! was launched in such a period, or whether its launch was lost. Ids of launches in a period are higher than all ids
 //! in the window before the period, and lower than all ids in the window after the period. Work that began to run
-//! before the later window opened was also launched before that window. For work that began to run after the later
-//! window opened, the launches in that window must have arrived before its period is known.
+//! before the later window opened was also launched before that window. Work that began to run later can be assigned to
+//! a period only after the launches in the later window have arrived.
 
 use gpuflame_model::record::Nanos;
 

@@ -49,7 +49,7 @@ impl Origin {
 /// A consumer of the rows that the join has matched. An activity is passed to the sink when its launch is found, or
 /// when the join stops waiting for the launch.
 pub trait Sink {
-    /// Receives an activity with its launch, or with the reason why the launch is missing.
+    /// Receives an activity with its launch, or with the reason why the launch is unknown.
     fn activity(&mut self, activity: &Activity, origin: Origin);
 
     /// Receives a launch for which the join stopped waiting, because the launch never had an activity.

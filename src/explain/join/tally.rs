@@ -66,8 +66,8 @@ pub struct Activities {
 }
 
 impl Launches {
-    /// Returns the counts with the words for them, in the order in which the ledger prints them. Together with
-    /// [`Launches::open`], they add up to `seen`.
+    /// Returns each count with its word, in the order in which the ledger prints the counts. The returned counts and
+    /// [`Launches::open`] add up to `seen`.
     pub fn parts(&self) -> [(&'static str, u64); 3] {
         [
             ("matched", self.matched),
@@ -89,8 +89,8 @@ impl Activities {
         self.repeated += 1;
     }
 
-    /// Returns the counts with the words for them, in the order in which the ledger prints them. Together with
-    /// [`Activities::open`], they add up to `seen`.
+    /// Returns each count with its word, in the order in which the ledger prints the counts. The returned counts and
+    /// [`Activities::open`] add up to `seen`.
     pub fn parts(&self) -> [(&'static str, u64); 5] {
         [
             ("matched", self.matched),

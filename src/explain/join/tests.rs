@@ -102,7 +102,7 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
     let absurd = |id| Row::Activity(kernel(id, 500, 510));
-    // If an id is close to the id of a launch, it may belong to a launch that was lost, or that was made before
+    // An activity whose id is close to the id of a launch may belong to a launch that was lost, or that was made before
     // recording began.
     let near = [absurd(70_000), absurd(99)];
     let far = [absurd(0x8000_0064), absurd(1 << 31), absurd(3 << 30)];

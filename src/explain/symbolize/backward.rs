@@ -13,15 +13,15 @@
 //!
 //! The sequence number in an operator's range is the number of the next node that is created, even if a different
 //! operator creates that node. So the ranges of several operators can contain the same number. The operators with the
-//! same number are the operator that creates the node, the operators around it, and earlier operators that create no
-//! node. A node is therefore linked to an operator only if the sequence numbers are equal and the names match
-//! (`aten::addmm` creates `AddmmBackward0`).
+//! same number are the operator that creates the node, the operators that enclose this operator, and earlier operators
+//! that create no node. A node is therefore linked to an operator only if the sequence numbers are equal and the names
+//! match (`aten::addmm` creates `AddmmBackward0`).
 //!
 //! Launches of nodes are not moved if no operator can be found for the node. The reasons are:
 //! - Each thread counts sequence numbers separately. If two threads gave the same number to operators with the same
 //!   name, a node with this number is linked to neither operator. The threads of autograd's engine assign numbers as
 //!   well, when they differentiate the backward pass itself or recompute the forward pass.
-//! - If an operator launched nothing, its stack was not recorded, so its node is not moved.
+//! - If an operator launched nothing, the operator's stack was not recorded, so the launches of its node are not moved.
 //! - `emit_nvtx` creates a new range name for each call of an operator. If there are too many range names, further
 //!   names are dropped (counted as `ranges_dropped`).
 
@@ -142,7 +142,7 @@ fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<
 }
 
 /// Returns the stack of the operator in the forward pass, root first. The stack ends with the innermost Python
-/// function. If the stack has no Python function, it ends just before the API call.
+/// function. A stack without a Python function ends just before the API call.
 fn forward_stack(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     let mut stack = root_first(profile, forward);
     let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;

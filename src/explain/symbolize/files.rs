@@ -24,8 +24,8 @@ pub(super) struct FunctionSymbol {
     /// Address in the file at which the function begins. The field is `None` for inlined functions and for generated
     /// code.
     pub(super) start: Option<u64>,
-    /// Source file and line, if the file's debug information contains them. The line is 0 if only the source file is
-    /// known.
+    /// Source file and line, if the debug information of the executable or library contains them. The line is 0 if only
+    /// the source file is known.
     pub(super) source: Option<(String, u32)>,
 }
 
@@ -47,8 +47,8 @@ impl SymbolFiles {
 
     /// Returns the symbols of `module` at `addresses`, which are addresses in the file and not in the process.
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // The parsers may panic if the file is damaged. A panic must not affect the profiled process, so it only leaves
-        // the frames in the file without names.
+        // The parsers may panic if the file is damaged. A panic must not affect the profiled process. Its only effect
+        // is that the frames in the file have no names.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = require_regular_file(&module.path)?;
             check_build_id(path, &module.build_id)?;
@@ -155,8 +155,8 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Whether `path` is not the path of a readable file, so that the code at it has no file. Such code was generated at
-/// run time (without a file, or in an unnamed file), or belongs to the Linux kernel.
+/// Whether `path`, the path of a module, shows that the module's code is not in a file. Such code was generated at run
+/// time (without a file, or in an unnamed file), or belongs to the Linux kernel.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_encoded_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))

@@ -95,7 +95,7 @@ impl NameTraits {
     }
 }
 
-/// A name in a stack, as [`fold`] needs it.
+/// A name in a stack, with the properties that [`fold`] needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StackName<'a> {
     /// The name in the form in which it is displayed.
@@ -418,7 +418,7 @@ mod tests {
         // Python code that an operator calls is user code, so all functions that the Python code calls are shown.
         let called_back = "main;aten::linear;in!linear;python!x;py!forward (a.py:1);in!gemm;cudaLaunchKernel";
         assert_eq!(shown(called_back), "main;aten::linear;forward (a.py:1);gemm;cudaLaunchKernel");
-        // An operator that calls itself is shown twice, even if the frames of its implementation are hidden.
+        // An operator that calls itself is shown twice, even if the frames of the operator's implementation are hidden.
         let again = "main;aten::copy_;glue!wrap;aten::copy_;in!copy_impl;aten::copy_;in!copy;cudaMemcpyAsync";
         assert_eq!(shown(again), "main;aten::copy_;aten::copy_;cudaMemcpyAsync");
         assert_eq!(shown("_start;in!outer;in!inner;cudaLaunchKernel"), "outer;inner;cudaLaunchKernel");

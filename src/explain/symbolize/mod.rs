@@ -124,8 +124,8 @@ const MAX_CHUNK_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 struct FrameNames {
     names: Vec<ShownName>,
-    /// Identifies the function: a combination of its start address in the module's file and the module. The field is
-    /// `None` if the start address or the module is unknown.
+    /// Identifies the function by a combination of the module and the function's start address in the module's file.
+    /// The field is `None` if the start address or the module is unknown.
     start: Option<u64>,
     origin: CodeOrigin,
     is_label: bool,
@@ -321,9 +321,8 @@ impl Symbolizer {
         names.get(entry).map_or(frames.len(), |name| name.depth)
     }
 
-    /// Returns all names in a stack, and the displayed frame of the stack's API call. If the leaf of the stack (not
-    /// counting ranges) is a label, it is the API call. Labels at other positions in a stack come from a trace of
-    /// another tool.
+    /// Returns all names in a stack, and the displayed frame of the stack's API call. A label at the leaf of the stack
+    /// (not counting ranges) is the API call. Labels at other positions in a stack come from a trace of another tool.
     fn names(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, Option<ShownFrameId>) {
         let mut names = Vec::with_capacity(frames.len() + SPARE_NAMES);
         for (depth, frame) in frames.iter().enumerate() {
@@ -444,7 +443,7 @@ fn find_symbols(
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
-                // If a frame has no module, it is generated code, or its code is in one of several files that cannot be
+                // The code of a frame without a module is generated, or is in one of several files that cannot be
                 // distinguished.
                 let why = match frame.is_of_unknown_module() {
                     true => Unnamed::ModuleUnknown,

@@ -130,7 +130,7 @@ fn entered_once(profile: &Profile, displayed: &[Displayed], entry: usize) -> usi
     if is_python && !is_launcher(profile, first) && !text(first).starts_with("<module>") {
         return 0;
     }
-    // Start code that is written in Python calls the function after it only once.
+    // Start code that is written in Python calls the next function in the stack only once.
     let launchers = displayed[start..].iter().take_while(|one| is_launcher(profile, one)).count();
     let once = start + launchers + 1;
     let is_unique = |one: &Displayed| displayed.iter().filter(|other| text(other) == text(one)).count() == 1;

@@ -30,8 +30,8 @@ pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) 
     }
     let called = call.time.clamp(from, to);
     let delivered = match call.duration {
-        // A duration of 0 means a synchronous call, and `u32::MAX` means a call of more than four seconds. For both
-        // special durations, the work began during the call.
+        // A duration of 0 means a synchronous call, and `u32::MAX` means a call of more than four seconds. For the
+        // durations 0 and `u32::MAX`, the work began during the call.
         0 | u32::MAX => to,
         duration => call.time.saturating_add(u64::from(duration) + MAX_DELIVERY_NS).clamp(called, to),
     };

@@ -6,8 +6,8 @@ use gpuflame_model::record::{Caller, ContextId, ThreadId};
 /// Code to which a part of the idle time is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum IdleCulprit {
-    /// A single launch context. Usually it is the launch that ended the gap, or a state of the launching thread during
-    /// the gap.
+    /// A single launch context. The culprit is usually the launch that ended the gap, or a state of the launching
+    /// thread during the gap.
     Caller(Caller),
     /// The code that the launching thread ran between two API calls.
     Pause {
@@ -32,7 +32,7 @@ pub(super) enum IdleCause {
 
 impl IdleCulprit {
     /// Returns the stack of the culprit, as the site of a sample. For a pause, returns the stacks of the two calls
-    /// around it.
+    /// around the pause.
     pub(super) fn site(self) -> SampleSite {
         match self {
             Self::Caller(caller) => caller.launched().map_or_else(SampleSite::Missing, SampleSite::Context),
@@ -58,7 +58,7 @@ impl IdleCause {
         }
     }
 
-    /// Replaces the culprit by the result of the function `culprit` for it.
+    /// Replaces the culprit by the culprit that the function `culprit` returns for it.
     pub(super) fn map_culprit(self, culprit: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
         match self {
             Self::Between(blamed, cause) => Self::Between(culprit(blamed), cause),
@@ -68,7 +68,7 @@ impl IdleCause {
     }
 }
 
-/// Idle time of one charge, with the number of gaps that it belongs to.
+/// Idle time of one charge, with the number of gaps in which this time occurred.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdleAmount {
     pub(super) nanos: u64,

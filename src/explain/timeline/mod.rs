@@ -114,15 +114,15 @@ mod part {
     pub(super) const SHUTDOWN: u64 = 2;
 }
 
-/// Maximum number of distinct charges (combinations of culprit and cause). All charges together take 400 KiB. If a
-/// charge occurs before and after a cut (see `Cuts`), it counts as two charges. If a run has more charges, idle time is
+/// Maximum number of distinct charges (combinations of culprit and cause). All charges together take 400 KiB. A charge
+/// that occurs before and after a cut (see `Cuts`) counts as two charges. If a run has more charges, idle time is
 /// charged to the second call around a pause instead of to the pause.
 const MAX_CAUSES: usize = 1 << 12;
-/// Maximum number of cuts (see `Cuts`) that are made before the run has ended. If a cut would exceed the limit, it is
-/// not made, and the time around it is not divided.
+/// Maximum number of cuts (see `Cuts`) that are made before the run has ended. A cut that would exceed the limit is not
+/// made, and the time around this cut is not divided.
 const MAX_CUTS: usize = 16;
-/// Maximum number of stacks to which CPU samples attribute idle time. If samples have more stacks, the idle time stays
-/// attributed to the two calls around it.
+/// Maximum number of stacks to which CPU samples attribute idle time. If samples have more stacks, idle time stays
+/// attributed to the two calls around the idle time.
 const MAX_SAMPLED_STACKS: usize = 1 << 14;
 
 impl IdleByCause {
@@ -280,8 +280,8 @@ impl Timeline {
         self.host_states.note_launching_thread(context, thread);
     }
 
-    /// Adds a call that a thread has completed, or a launch that is still in progress. For a launch in progress, both
-    /// times are the time at which it began. The calls of each thread must be added in order of time.
+    /// Adds a call that a thread has completed, or a launch that is still in progress. For a launch in progress, the
+    /// start time is passed for both times. The calls of each thread must be added in order of time.
     pub fn add_call(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add(thread, begun.0, ended.0, context);

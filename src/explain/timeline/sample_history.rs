@@ -10,7 +10,7 @@
 //!
 //! If another thread made the first of the two calls, the thread with the late launch has often waited for that thread.
 //! For example, PyTorch's thread for the backward pass waits until the main thread passes it work. In that case, the
-//! stacks of the other thread during the wait are used instead of the stack that waited.
+//! stacks that the other thread had during the wait are used instead of the stack that waited.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;

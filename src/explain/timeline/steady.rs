@@ -125,8 +125,8 @@ struct StepTimes {
 }
 
 impl RepeatedLaunches {
-    /// Adds a step of the program. If the end of the step is known, add the step before the work that was launched in
-    /// it.
+    /// Adds a step of the program. A step whose end is known must be added before the work that was launched in the
+    /// step.
     pub(super) fn add_step(&mut self, step: &Step<'_>) {
         let (time, end) = (step.time.0, step.end.map(|end| end.0));
         let new =
@@ -374,7 +374,7 @@ impl Cuts {
     }
 }
 
-/// A period inside which the accounts are not divided (it contains no cut).
+/// A period that contains no cut, so that the accounts are not divided in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CutPiece {
     /// Last cut at or before the beginning of the period, or 0 if there is no such cut.

@@ -33,7 +33,7 @@ pub(super) struct LaunchSpan {
     /// Duration of the call in ns, or 0 if the call was recorded when it began, so that its duration is unknown. The
     /// highest value, `u32::MAX`, means that the call took at least this long.
     pub(super) duration: u32,
-    /// Launch context (stack and API call) that launched the work, or the reason why it is unknown.
+    /// Launch context (stack and API call) that launched the work, or the reason why this context is unknown.
     pub(super) caller: Caller,
 }
 

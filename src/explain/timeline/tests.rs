@@ -41,7 +41,7 @@ fn time(column: usize) -> u64 {
     ORIGIN + column as u64 * COLUMN
 }
 
-/// Returns each run of equal letters in a line, as (letter, first column, end column).
+/// Returns each sequence of equal letters in a line of a drawing, as (letter, first column, end column).
 fn runs(text: &str) -> Vec<(char, usize, usize)> {
     let mut found: Vec<(char, usize, usize)> = Vec::new();
     for (column, letter) in text.chars().enumerate().filter(|(_, letter)| *letter != ' ') {

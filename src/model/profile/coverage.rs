@@ -22,8 +22,8 @@ pub struct Coverage {
     /// Counts of launches in the whole run.
     pub all: LaunchCoverage,
     /// Whether the run is a trace that another tool recorded. In a trace of another tool, steps without GPU work
-    /// suggest that GPU work was not recorded. Recordings of gpuflame contain the number of lost records, so for them
-    /// nothing is derived from steps without GPU work.
+    /// suggest that GPU work was not recorded. In recordings of gpuflame, such steps do not suggest this, because the
+    /// recordings contain the number of lost records.
     pub is_trace: bool,
     /// Number of steps, or of closed windows if the run has no steps.
     pub steps: u64,
@@ -37,9 +37,9 @@ pub struct Coverage {
     pub activities: u64,
     /// Number of activities without start or end times.
     pub untimed: u64,
-    /// Number of certain launches without an activity: they were made after the last launch with an activity, and their
-    /// thread has waited for the GPU since then. Because of this wait, the work of these launches was not in a queue
-    /// when recording ended.
+    /// Number of launches without an activity that cannot be in a queue: they were made after the last launch with an
+    /// activity, and their thread has waited for the GPU since then. Because of this wait, the work of these launches
+    /// must have ended before recording ended.
     pub waited_without_work: u64,
     /// Waits of the host which show that some GPU work was not recorded, if there are any.
     pub late_waits: Option<LateWaits>,
@@ -105,7 +105,7 @@ impl LaunchCoverage {
 }
 
 impl Coverage {
-    /// Returns the reason why idle time is unknown; `None` if it is known.
+    /// Returns the reason why idle time is unknown; `None` if idle time is known.
     pub fn doubt(&self) -> Option<String> {
         let mut reasons = Vec::new();
         let LaunchCoverage { launches, uncovered } = self.all;
@@ -262,7 +262,7 @@ impl Profile {
         if *view == IDLE && self.idle_doubt().is_some() { &[] } else { self.samples(view) }
     }
 
-    /// Returns the reason why idle time is unknown; `None` if it is known.
+    /// Returns the reason why idle time is unknown; `None` if idle time is known.
     pub fn idle_doubt(&self) -> Option<String> {
         self.coverage().doubt()
     }

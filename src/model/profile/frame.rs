@@ -125,7 +125,7 @@ pub enum ShownFrameKind {
     Idle(Cause),
     /// A label by which gpuflame shows time that belongs to no stack.
     Marker,
-    /// A frame for missing or lost data.
+    /// A frame that shows that data are missing or lost.
     Loss,
 }
 

@@ -106,7 +106,7 @@ pub struct Context {
     pub thread: ThreadId,
     /// Flags for the defects of the stack.
     pub flags: ContextFlags,
-    /// Stack as it was captured.
+    /// The captured stack, before frames are named or hidden.
     pub stack: StackId,
 }
 
@@ -240,9 +240,9 @@ impl Profile {
     }
 
     /// Adds a context as [`Profile::push`] does, but merges the context with an existing one that has the same stack,
-    /// flags and thread. With `any_thread`, contexts on different threads are merged as well. If they were not merged,
-    /// the profile of a program that starts one thread per request would fill with copies of the same stacks. Returns
-    /// the id that the caller must use from now on: `id`, or the id of the existing context.
+    /// flags and thread. With `any_thread`, contexts on different threads are merged as well. If contexts on different
+    /// threads were not merged, the profile of a program that starts one thread per request would fill with copies of
+    /// the same stacks. Returns the id that the caller must use from now on: `id`, or the id of the existing context.
     pub fn merge_context(
         &mut self,
         id: ContextId,
@@ -431,7 +431,7 @@ impl Profile {
     }
 }
 
-/// Methods for samples and for the other sums of a profile.
+/// Methods for samples and for all further sums of a profile.
 impl Profile {
     /// Replaces the samples of `view`. The samples are sorted, so that outputs do not depend on the order in which
     /// activity buffers arrived.

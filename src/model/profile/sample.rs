@@ -92,9 +92,9 @@ pub enum SampleSite {
     Missing(Missing),
     /// A graph node. A graph node has two stacks: one that launched the graph, and one that created the node.
     Node {
-        /// Launch context (stack and API call) that launched the graph, or the reason why it is unknown.
+        /// Launch context (stack and API call) that launched the graph, or the reason why this context is unknown.
         launch: Result<ContextId, Missing>,
-        /// Launch context (stack and API call) that created the node, or the reason why it is unknown.
+        /// Launch context (stack and API call) that created the node, or the reason why this context is unknown.
         created: Created,
     },
     /// Time that is attributed to the pause of a thread between two API calls.

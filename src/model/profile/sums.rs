@@ -100,10 +100,9 @@ pub struct RowFacts {
     /// Number of `pending_at_end` launches that launched a graph whose work was probably still in a queue when
     /// recording ended.
     pub queued_graphs: u64,
-    /// Whether recording probably ended before the GPU ran the work of the `pending_at_end` launches. To decide this,
-    /// the longest time from any launch to the end of its work is added to the time of the first `pending_at_end`
-    /// launch. If the resulting time is not before the end of the last call or activity, recording probably ended too
-    /// early.
+    /// Whether recording probably ended before the GPU ran the work of the `pending_at_end` launches. The function adds
+    /// the longest time from any launch to the end of its work to the time of the first `pending_at_end` launch. If the
+    /// resulting time is not before the end of the last call or activity, recording probably ended too early.
     pub ends_before_gpu: bool,
 }
 
@@ -250,7 +249,8 @@ pub struct SteadyPart {
     pub rule: SteadyRule,
     /// Time at which the steady part begins. [`Nanos(0)`](Nanos) if the run has no start-up.
     pub begin: Nanos,
-    /// Time at which the steady part ends. The steady part ends when the last work that was launched in it ended.
+    /// Time at which the steady part ends. The steady part ends when the last work that was launched in the steady part
+    /// ended.
     pub end: Nanos,
 }
 

@@ -81,7 +81,7 @@ pub enum Work {
     Graph,
 }
 
-/// Context (stack and API call) that created a graph node, or the reason why it is unknown.
+/// Context (stack and API call) that created a graph node, or the reason why this context is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Created {
     /// The node was created in this context.

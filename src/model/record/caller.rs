@@ -33,7 +33,7 @@ impl Caller {
         }
     }
 
-    /// Returns the context that launched the work, or the reason why it is unknown.
+    /// Returns the context that launched the work, or the reason why this context is unknown.
     pub fn launched(self) -> Result<ContextId, Missing> {
         match self {
             Self::NO_STACK | Self::CREATED_BEFORE | Self::CREATOR_UNKNOWN => Err(Missing::NoStack),
@@ -44,7 +44,7 @@ impl Caller {
         }
     }
 
-    /// Returns the context that created the graph node, or the reason why it is unknown.
+    /// Returns the context that created the graph node, or the reason why this context is unknown.
     pub fn created(self) -> Created {
         match self {
             Self::CREATED_BEFORE => Created::BeforeRecording,
@@ -57,7 +57,7 @@ impl Caller {
         self.0
     }
 
-    /// Unpacks a caller (context, or reason why it is unknown) from `bits`.
+    /// Unpacks a caller from `bits`. A caller is a context, or the reason why the context is unknown.
     pub fn from_bits(bits: u32) -> Self {
         Self(bits & MAX_WORD)
     }

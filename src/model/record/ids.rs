@@ -26,8 +26,8 @@ impl ContextId {
     /// gpuflame or because memory was exhausted. [`Caller`](super::Caller) lists the other reasons why the context of a
     /// launch is unknown.
     pub const NONE: Self = Self(0);
-    /// Represents all launches that were made while no window was open. Such launches are counted, but no output
-    /// contains them. gpuflame's own capture writes no launch rows for them (see
+    /// Represents all launches that were made while no window was open. Launches outside of windows are counted, but no
+    /// output contains them. gpuflame's own capture writes no launch rows for them (see
     /// [`OutsideLaunches`](super::OutsideLaunches)).
     pub const OUTSIDE: Self = Self(1);
     /// Lowest id that a context row can have.

@@ -61,8 +61,8 @@ pub enum Loss {
     BlocksDropped = 22,
     /// Steps dropped because they began faster than the collector drained them.
     StepsDropped = 23,
-    /// Rows that were not written to the recording because it had reached `GPUFLAME_MAX_FILE`. This loss occurs only in
-    /// recordings, because the process's other outputs include these rows.
+    /// Rows that were not written to the recording because the file had reached the size `GPUFLAME_MAX_FILE`. This loss
+    /// occurs only in recordings, because the process's other outputs include these rows.
     RowsOverLimit = 24,
 }
 

@@ -142,7 +142,7 @@ pub enum Row<'a> {
         /// the API call.
         context: ContextId,
     },
-    /// A graph node was copied. The instantiation of a graph copies all of its nodes.
+    /// A graph node was copied. When a graph is instantiated, all nodes of the graph are copied.
     GraphClone {
         /// Graph that owns the copy. To instantiate a graph, CUDA first copies the graph, and then creates the
         /// instantiation from the copy.
@@ -182,7 +182,8 @@ pub enum Row<'a> {
         /// Time at which the window opened or closed, in ns since 1970.
         time: Nanos,
     },
-    /// Launch callbacks were switched on or off. While they are off, launches are neither recorded nor counted.
+    /// Launch callbacks were switched on or off. While launch callbacks are off, launches are neither recorded nor
+    /// counted.
     CallbacksSwitched {
         /// Whether launch callbacks are on after this switch.
         on: bool,
@@ -269,7 +270,8 @@ pub struct HostState {
     pub context: ContextId,
 }
 
-/// An API call that waited, or that allocated or freed memory. Such calls show what a thread did between its launches.
+/// An API call that waited, or that allocated or freed memory. API calls that do not launch work show what a thread did
+/// between its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCallSpan {
     /// Time at which the call ended.

@@ -10,7 +10,7 @@ use super::rows::{Row, WindowEdge};
 /// Times of the steps of a run, collected from rows; 24 bytes are stored per step. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct StepSpans {
-    /// Time at which each step began, and the time at which it ended if this is known.
+    /// Time at which each step began, and the time at which the step ended, if this time is known.
     steps: Vec<(u64, Option<u64>)>,
     /// Windows as pairs of the opening time and the closing time.
     windows: Vec<(u64, u64)>,

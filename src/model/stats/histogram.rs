@@ -115,7 +115,8 @@ fn bucket_of(value: u64) -> u16 {
     }
     let octave = value.ilog2();
     let within = (value >> (octave - SUB_BITS)) - (1 << SUB_BITS);
-    // `+ 1` because the value 1,024 has its own bucket, although the first of the wider buckets also starts at 1,024.
+    // The `+ 1` is needed because the value 1,024 has its own bucket, although the first of the wider buckets also
+    // starts at 1,024.
     (LINEAR + 1 + (u64::from(octave - LINEAR_BITS) << SUB_BITS) + within) as u16
 }
 

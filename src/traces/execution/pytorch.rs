@@ -24,7 +24,7 @@ pub struct Header {
     pub finish_ts: u64,
 }
 
-/// PyTorch's execution trace of one process. The texts in it are borrowed from the file's [`Document`].
+/// PyTorch's execution trace of one process. The texts in the trace are borrowed from the file's [`Document`].
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionTrace<'a> {
     /// Fields at the beginning of the file.

@@ -19,7 +19,7 @@ pub(super) struct CallRecords {
     long_ops: IdMap<u32, u32>,
 }
 
-/// A call in the form in which it is stored. The start time of the call is in [`CallRecords::starts`].
+/// A call in the packed form of this module. The start time of the call is in [`CallRecords::starts`].
 #[derive(Clone, Copy, Debug)]
 struct StoredCall {
     /// Duration in ns, or [`LONG`] if the end is in [`CallRecords::long_ends`].

@@ -8,14 +8,14 @@
 //!
 //! Two slices *cross* if they overlap, but neither of them encloses the other. The stacks of crossing slices have few
 //! frames in common. In a trace with thousands of crossing slices, time and memory would grow with the square of the
-//! number of these slices. So a slice is left out (and counted) if more than [`MAX_CROSSED`] of the slices around it
-//! end before it ends.
+//! number of these slices. So a slice is left out (and counted) if more than [`MAX_CROSSED`] of the slices that are
+//! open around it end before this slice ends.
 //!
 //! A Python function cannot outlive the Python function that called it. If a function seems to outlive its caller and
-//! to last until recording stops, the profiler has missed the function's end. PyTorch writes this duration if it has
-//! not observed the end of a function. The true end of the function is unknown. We assume that such a function ended
-//! together with the first slice in it, and at the latest with its caller. If that first slice is a Python function, we
-//! assume that the outer function ended before this slice began.
+//! to last until recording stops, the profiler has missed the function's end. PyTorch writes a duration until the end
+//! of recording if it has not observed the end of a function. The true end of the function is unknown. We assume that
+//! such a function ended together with the first slice in it, and at the latest with its caller. If that first slice is
+//! a Python function, we assume that the outer function ended before this slice began.
 //!
 //! If a slice ends just after a call began, and most of the call is after the slice's end, the slice does not contain
 //! the call. In this case, the profiler measured the end of the slice slightly too late.
@@ -145,8 +145,8 @@ fn ended_before(open: &[OpenSlice], slice: &Slice) -> i64 {
     ended.map(|outer| outer.end).fold(slice.start, i64::max)
 }
 
-/// If the end of `slice` was missed, returns the end of its caller. The end was missed if `slice` is a Python function
-/// that outlives its caller and lasts until `stop`, the end of the recording.
+/// Returns the end of the caller of `slice`, if the end of `slice` was missed. The end was missed if `slice` is a
+/// Python function that outlives its caller and lasts until `stop`, the end of the recording.
 fn missed_end(open: &[OpenSlice], slice: &Slice, stop: i64) -> Option<i64> {
     if slice.end.saturating_add(MAX_OUTLIVED_NS) < stop {
         return None;
@@ -157,8 +157,8 @@ fn missed_end(open: &[OpenSlice], slice: &Slice, stop: i64) -> Option<i64> {
     (slice.end > caller.end.saturating_add(MAX_OUTLIVED_NS)).then_some(caller.end)
 }
 
-/// If the innermost open slice is a Python function whose end was missed, sets its end. The new end is the end or the
-/// beginning of `next`, which is the first slice in the function.
+/// Sets the end of the innermost open slice, if this slice is a Python function whose end was missed. The new end is
+/// the end or the beginning of `next`, which is the first slice in the function.
 fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
     let Some(function) = open.last_mut().filter(|function| function.is_unclosed) else { return };
     if next.start >= function.slice.end {
@@ -183,7 +183,7 @@ impl Enclosing for OpenSlice {
     }
 }
 
-/// An open slice and its stack.
+/// An open slice, and the stack that consists of this slice and the slices around it.
 #[derive(Clone, Copy, Debug)]
 struct OpenSlice {
     slice: Slice,
@@ -202,7 +202,7 @@ mod tests {
     use crate::import::slices::FrameClass;
 
     /// Returns the labels in the stack of the last slice, which is a call. Each slice is given as (start, end, class).
-    /// The label of a slice is its index.
+    /// In these tests, the label of a slice is the index of the slice.
     fn stack(slices: &[(i64, i64, u8)]) -> Vec<u32> {
         let last = slices.len() - 1;
         let all = (0..).zip(slices).map(|(at, &(start, end, class))| {

@@ -28,7 +28,7 @@ impl CudaCalls {
         }
     }
 
-    /// Whether the thread makes calls to CUDA, but is not inside any of them at the time `start`.
+    /// Whether the thread makes calls to CUDA, but is not inside any CUDA call at the time `start`.
     pub(super) fn is_between(&self, thread: i64, start: i64) -> bool {
         let Some(calls) = self.0.get(&thread) else { return false };
         let after = calls.partition_point(|(begin, _)| *begin <= start);

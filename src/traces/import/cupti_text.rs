@@ -37,7 +37,7 @@ pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) 
     Ok(counts)
 }
 
-/// Passes a record to `sink`, if its kind is known.
+/// Passes a record to `sink`, if the kind of the record is known.
 fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
     let text = String::from_utf8_lossy(record);
     let kind = text.split_ascii_whitespace().next().unwrap_or_default();
@@ -57,7 +57,8 @@ fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
         return;
     }
     counts.events += 1;
-    // The name is extracted first, because it may contain any text, even text that looks like a field of the record.
+    // The name is extracted first, because a name may contain any text, even text that looks like a field of the
+    // record.
     let (name, fields) = split_quoted(&text);
     let fields = Fields(&fields);
     if kind == "CUDA_EVENT" {
@@ -169,8 +170,8 @@ impl<'a> Fields<'a> {
         self.u32(key).filter(|number| *number != u32::MAX)
     }
 
-    /// Returns the id that a recording of a CUDA event shares with the waits for it. The values 0 and -1 mean that the
-    /// record has no such id.
+    /// Returns the id that a recording of a CUDA event shares with the waits for this recording. The values 0 and -1
+    /// mean that the record has no such id.
     fn record_number(&self) -> Option<u64> {
         let has_number = |number: &u64| ![0, u32::MAX.into(), u64::MAX].contains(number);
         self.number("cudaEventSyncId").filter(has_number)

@@ -26,8 +26,8 @@ pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
     }
 }
 
-/// If the file is text in an encoding other than UTF-8, returns a description of it. The encoding is detected from the
-/// byte order mark, or from the zero bytes around the first bracket.
+/// Returns a description of the encoding, if the file is text in an encoding other than UTF-8. The encoding is detected
+/// from the byte order mark, or from the zero bytes around the first bracket.
 fn describe_encoding(head: &[u8]) -> Option<&'static str> {
     Some(match head {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => {
@@ -241,8 +241,8 @@ fn starts_with_any(head: &[u8], texts: &[&str]) -> bool {
     texts.iter().any(starts)
 }
 
-/// If the text is a table that another profiler wrote, returns a description of it. The table is recognized by the
-/// names of its columns.
+/// Returns a description of the text, if the text is a table that a known profiler wrote. Such a table is recognized by
+/// the names of its columns.
 fn describe_table(text: &str) -> Option<&'static str> {
     const TABLES: [(&[&str], &str); 6] = [
         (&["Time (%)", "Total Time (ns)"], NSYS_TABLE),

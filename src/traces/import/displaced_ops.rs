@@ -18,7 +18,7 @@ const MIN_DISTANCE_OF_LAST_NS: i64 = 600_000_000_000;
 /// Ids of a device, a CUDA context and a stream.
 type Place = (u32, u32, u32);
 
-/// An operation that starts long before or after its launch.
+/// An operation that starts more than a minute before or after its launch.
 struct FarOp {
     number: u32,
     place: Place,
@@ -29,8 +29,8 @@ struct FarOp {
 /// Returns the indexes of the displaced operations. An operation that begins more than a minute before its launch is
 /// displaced. An operation that begins more than a minute after its launch is displaced in two cases: if it also begins
 /// after work on its stream that was launched later, or if it begins long after all other work. If at least half of the
-/// operations with a launch are far from their launch, the clocks of the host and the GPU differ. In that case, no
-/// operation counts as displaced.
+/// operations with a launch start more than a minute before or after their launch, the clocks of the host and the GPU
+/// differ. In that case, no operation counts as displaced.
 pub(super) fn displaced_ops(ops: &OpRecords, calls: &CallRecords) -> IdMap<u32, ()> {
     let launched = || {
         let with_launch = (0..).zip(ops.iter()).filter(|(_, op)| op.start != 0);

@@ -1,5 +1,5 @@
-//! Attributes the operations of a graph launch to the stacks that captured them. The stacks come from capture traces,
-//! which were recorded while the graph was captured.
+//! Attributes the operations of a graph launch to the stacks that captured these operations. The stacks come from
+//! capture traces, which were recorded while the graph was captured.
 //!
 //! vLLM and sglang write one trace while they capture graphs, and later write other traces of runs. In the trace of a
 //! run, all operations of a model may belong to one graph launch. The stack of this launch does not show which stacks
@@ -12,7 +12,7 @@
 //! - only by the number and kinds of operations, if the captured calls do not contain the names of kernels. Such a
 //!   match is a guess, and the frame [`GUESSED`] marks it.
 //!
-//! If an operation matches in more than one way, with different stacks, it is not attributed to any stack.
+//! An operation that matches in more than one way, with different stacks, is not attributed to any stack.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,8 +25,8 @@ use gpuflame_model::record::{Detail, IdMap};
 
 /// Innermost frame of a stack that was matched only by the number of operations.
 pub(super) const GUESSED: &str = "[guessed by count]";
-/// In a matching capture, one call without a matching operation is allowed per this number of calls. In a capture with
-/// fewer calls, one such call is allowed.
+/// In a matching capture, one call without a matching operation is allowed per this number of calls. One call without a
+/// matching operation is also allowed in a capture with fewer calls than this number.
 const CALLS_PER_MISSING_OP: usize = 50;
 
 /// A call that is part of the capture or launch of a graph.
@@ -98,7 +98,7 @@ struct CapturedCall {
 pub struct CaptureCoverage {
     /// GPU time of all operations that belong to graph launches.
     pub total: u64,
-    /// GPU time of operations that were attributed to the stack that captured them.
+    /// GPU time of operations that were attributed to the stack by which they were captured.
     pub attributed: u64,
     /// Part of `attributed` for which operations were matched only by the number of operations.
     pub guessed: u64,
@@ -142,7 +142,8 @@ impl GraphCaptures {
                     GraphRole::EndCapture => {
                         found.extend(open.take().filter(|(_, sequence)| !sequence.is_empty()))
                     }
-                    // If a driver call is nested in a runtime call, it belongs to the same launch, so it is skipped.
+                    // A driver call that is nested in a runtime call belongs to the same launch as the runtime call, so
+                    // the driver call is skipped.
                     GraphRole::Work(_) if call.start < busy_until => {}
                     GraphRole::Work(kind) => {
                         busy_until = call.end;
@@ -173,7 +174,7 @@ impl GraphCaptures {
         }
     }
 
-    /// Stores a stack if it is new, and returns its index.
+    /// Returns the index of a stack. A new stack is stored.
     pub(super) fn intern_stack(&mut self, tree: &StackTree, labels: &NameTable, stack: u32) -> u32 {
         let mut frames: Vec<(Box<str>, FrameClass)> =
             tree.leaf_first(stack).map(|(label, class)| (labels.text(label).into(), class)).collect();
@@ -243,8 +244,8 @@ impl GraphCaptures {
         (origins, coverage)
     }
 
-    /// Returns all graph launches, sorted by thread and time, each with the captures that it may have launched. Each of
-    /// these captures matches the launch, and fits the captures that match the launches before and after it.
+    /// Returns all graph launches, sorted by thread and time, each with the captures whose graph it may have launched.
+    /// Each of these captures matches the launch, and fits the captures that match the launches before and after it.
     fn graph_launches(
         &self,
         launches: &[u32],

@@ -6,7 +6,8 @@
 //! A flow contains the lane (process and thread field) and the time of the two nodes that it connects, but not the ids
 //! of these nodes. If several nodes fit a flow, the edge is unknown. If no flow leads to a node, all edges to that node
 //! are unknown as well, because Cuspy draws no edge from an empty node (a node without a row). A node that records a
-//! CUDA event takes no time. If an edge leads through such a node, it becomes an edge between the node's neighbours.
+//! CUDA event takes no time. An edge that leads through a node for an event record becomes an edge between the node's
+//! neighbours.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -81,7 +82,7 @@ impl GraphFlows {
         self.launched_ops.push(op);
     }
 
-    /// Finds the edges of all graphs. For each flow that is not an edge, passes both ends to `other`. The second
+    /// Finds the edges of all graphs. Both ends of each flow that is not an edge are passed to `other`. The second
     /// argument of `other` is the correlation id of the trace event to which the end is attached. The last argument is
     /// true for the flow's start. `launch_ends` contains the ends of the flows that lead from calls.
     pub(super) fn resolve(
@@ -200,7 +201,7 @@ impl GraphEdges {
         self.without_edges = graphs(true).difference(&with_edges).copied().collect();
     }
 
-    /// If some edges of a graph are known, adds an unknown predecessor to each of its nodes to which no flow leads.
+    /// Adds an unknown predecessor to each node to which no flow leads, in graphs of which some edges are known.
     fn mark_unknown(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
         let graphs: HashSet<u32> = self.before.keys().map(|key| key.0).collect();
         let nodes: BTreeSet<NodeKey> = runs.by_start.iter().map(|run| run.key).collect();

@@ -1,9 +1,9 @@
 //! Reads compressed traces (gzip, zstd) with two threads. One thread inflates the data, and the second thread reads the
 //! inflated data.
 //!
-//! The reading thread does not copy the inflated bytes: the scanner reads them in the block to which the inflating
-//! thread wrote them. If a trace event is split between two blocks, its first part is copied to the front of the second
-//! block.
+//! The reading thread does not copy the inflated bytes: the scanner reads these bytes in the block to which the
+//! inflating thread wrote them. If a trace event is split between two blocks, its first part is copied to the front of
+//! the second block.
 
 use std::fmt;
 use std::io::{BufReader, Cursor, ErrorKind, Read};
@@ -18,7 +18,7 @@ use super::options::Options;
 use super::zstd::{self, ZstdFrames};
 use gpuflame_model::error::Result;
 
-/// Size of a block in bytes, and number of blocks. Blocks are passed from one thread to the other.
+/// Size of a block in bytes, and number of blocks. Blocks are passed back and forth between the two threads.
 const BLOCK_BYTES: usize = 256 << 10;
 const BLOCK_COUNT: usize = 32;
 /// Number of blocks that are returned to the inflating thread together. The reading thread is slower than the inflating
@@ -140,7 +140,8 @@ impl Inflater {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
-    /// If zero bytes were skipped, adds a remark about them. Call this function after the end of the stream.
+    /// Adds a remark about zero bytes that were skipped, if there were any. Call this function after the end of the
+    /// stream.
     fn report_zeros(&self) {
         let zeros = match &self.stream {
             Stream::Gzip(members) => members.zeros(),

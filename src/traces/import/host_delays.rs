@@ -149,8 +149,8 @@ impl HostDelays {
         self.state = (time, open.map_or_else(SliceState::default, |(node, class)| slice_state(node, class)));
     }
 
-    /// Adds the current state, which lasts until `time`, for the parts of it that are in requested spans. `next` is the
-    /// label of the slice that begins at `time`.
+    /// Adds those parts of the current state that are in requested spans. The current state lasts until `time`. `next`
+    /// is the label of the slice that begins at `time`.
     fn record_until(&mut self, time: i64, next: Option<u32>, tree: &mut StackTree) {
         let (since, state) = self.state;
         while let Some(&(from, to)) = self.spans.get(self.at)

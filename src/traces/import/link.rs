@@ -1,5 +1,5 @@
-//! Links each GPU operation to the call that launched it. A [`LinkReport`] contains the numbers of linked and unlinked
-//! operations. These numbers are also shown to the user.
+//! Links each GPU operation to the call that launched the operation. A [`LinkReport`] contains the numbers of linked
+//! and unlinked operations. These numbers are also shown to the user.
 //!
 //! A link is based on one of the following kinds of evidence. The strongest kind is listed first:
 //!
@@ -13,8 +13,8 @@
 //! start the operation, the innermost call is preferred. Several calls may still remain. The remaining calls are linked
 //! to the operations in order of time if four conditions hold: there are as many calls as operations, the calls are on
 //! one thread, the operations are on one stream, and each call began before its operation. If a condition does not
-//! hold, an operation is linked to a call only if exactly one of the remaining calls began before the operation. If no
-//! call or several calls began before it, the operation is *ambiguous* and is not linked to any call.
+//! hold, an operation is linked to a call only if exactly one of the remaining calls began before the operation. An
+//! operation before which no call or several calls began is *ambiguous*, and is not linked to any call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,7 +105,8 @@ pub struct LinkReport {
     pub ambiguous_calls: u64,
     /// Number of operations that were linked in order of time, because several launches have the id of the operation.
     pub ordered_ops: u64,
-    /// Number of operations that were linked by a flow, because their correlation ids are missing or ambiguous.
+    /// Number of operations that were linked by a flow, because they have no correlation id, or because several calls
+    /// have it.
     pub flow_ops: u64,
     /// Number of operations that were linked by an external id.
     pub external_ops: u64,
@@ -144,8 +145,8 @@ pub struct LinkReport {
 impl LinkReport {
     /// Whether `op` was launched before the trace began. `op` must not be linked to a call. An operation counts as
     /// launched before the trace if its correlation id is smaller than the ids of all calls. An operation also counts
-    /// as such if it starts before all operations that are linked to a launch. If `op` has no id, or if several calls
-    /// have its id, the result is false.
+    /// as launched before the trace if it starts before all operations that are linked to a launch. Returns false if
+    /// `op` has no id, or if several calls have the id of `op`.
     pub(super) fn launched_before(&self, op: OpRecord<'_>) -> bool {
         let first = self.first_linked.get(&op.shape.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };
@@ -155,7 +156,7 @@ impl LinkReport {
     }
 }
 
-/// Operations and calls, with all data that is needed to link them.
+/// Operations and calls, with all data that is needed to link operations to calls.
 pub(super) struct Linking<'a> {
     pub(super) ops: &'a mut OpRecords,
     pub(super) calls: &'a mut CallRecords,

@@ -102,7 +102,7 @@ pub struct Op<'a> {
     pub graph: Option<u32>,
     /// Id of the graph node that the operation belongs to.
     pub graph_node: Option<u64>,
-    /// Number of bytes that were copied or filled; 0 if it is unknown.
+    /// Number of bytes that were copied or filled; 0 if this number is unknown.
     pub bytes: u64,
     /// Number of blocks in each of the dimensions x, y and z; 0 if it is unknown.
     pub grid: [u32; 3],
@@ -134,12 +134,13 @@ pub struct Op<'a> {
     pub flow: Option<u64>,
     /// Whether the trace shows the operation on a stream on which it did not run, as Cuspy does for graph nodes.
     pub is_moved: bool,
-    /// Direction of a copy, if an argument of the trace event contains it. (Otherwise, only the name may contain it.)
+    /// Direction of a copy, if an argument of the trace event contains it. (Otherwise, only the name may contain the
+    /// direction.)
     pub direction: Text<'a>,
     /// Indexes of the source GPU and the destination GPU, if the operation is a copy between two GPUs.
     pub peers: Option<(u32, u32)>,
     /// Kinds of memory that the operation reads and writes, if arguments of the trace event contain them. (Otherwise,
-    /// only the name may contain them.)
+    /// only the name may contain the kinds.)
     pub memory: Option<(MemoryKind, MemoryKind)>,
 }
 
@@ -261,7 +262,7 @@ pub enum SliceKind {
     Unknown,
 }
 
-/// Start of a slice. A separate trace event ([`End`]) contains its end.
+/// Start of a slice. A separate trace event ([`End`]) contains the end of the slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Begin<'a> {
     /// Kind of the slice.
@@ -278,11 +279,11 @@ pub struct Begin<'a> {
     pub thread: Id<'a>,
     /// Correlation id of the call, if the slice is a call.
     pub correlation: Option<u64>,
-    /// The GPU operation, if the slice is one. The end of this operation is not set, because it is not known yet.
+    /// The GPU operation, if the slice is one. The end of this operation is not set, because the end is not known yet.
     pub work: Option<Op<'a>>,
 }
 
-/// End of a slice. A separate trace event ([`Begin`]) contains its start.
+/// End of a slice. A separate trace event ([`Begin`]) contains the start of the slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct End<'a> {
     /// Category of the slice that ends; empty if the trace event has no category.
@@ -509,8 +510,8 @@ pub trait Sink {
     /// Receives the next trace event.
     fn event(&mut self, event: &Event<'_>);
 
-    /// Receives the text of a trace event. If the event itself was requested too, it was passed to [`Sink::event`]
-    /// before.
+    /// Receives the text of a trace event. An event that was itself requested is passed to [`Sink::event`] before its
+    /// text is passed to this function.
     fn raw(&mut self, _event: RawEvent<'_>) {}
 }
 

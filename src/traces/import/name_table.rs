@@ -4,7 +4,7 @@
 use super::Text;
 use gpuflame_model::record::IdMap;
 
-/// Table of the interned names. Each name is stored once, and an index identifies it.
+/// Table of the interned names. Each name is stored once, and is identified by an index.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     texts: Vec<Box<str>>,

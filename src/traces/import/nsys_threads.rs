@@ -1,6 +1,6 @@
 //! Reads the calls in which threads wait for each other, from exports of Nsight Systems (`nsys profile --trace=osrt`).
 //!
-//! Calls of other functions of the operating system are skipped, because most of them do not affect the order of CUDA
+//! Other functions of the operating system are skipped, because most of these functions do not affect the order of CUDA
 //! calls. Waits inside a CUDA call are skipped, because CUDA takes locks internally. Waits on threads that make no CUDA
 //! calls are skipped, too. By default, Nsight Systems does not record calls of less than 1 us, such as the release of a
 //! lock.

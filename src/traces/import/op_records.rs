@@ -53,7 +53,7 @@ pub(super) struct OpRecord<'a> {
     pub(super) shape: &'a OpShape,
 }
 
-/// The call that launched an operation, if it is known.
+/// The call that launched an operation, if this call is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OpLaunch {
     /// The call that launched the operation is unknown.
@@ -64,7 +64,7 @@ pub(super) enum OpLaunch {
     Call(u32),
 }
 
-/// An operation in the form in which it is stored. The start time of the operation is in [`OpRecords::starts`].
+/// An operation in the packed form of this module. The start time of the operation is in [`OpRecords::starts`].
 #[derive(Clone, Copy, Debug)]
 struct StoredOp {
     /// Duration in ns, or [`LONG`] if the end is in [`OpRecords::long_ends`].
@@ -214,7 +214,7 @@ impl OpRecords {
         (op.link, op.shape_and_flags) = (call, op.shape_and_flags & !removed | LINKED);
     }
 
-    /// Marks an operation as ambiguous, because several calls may have launched it.
+    /// Marks an operation as ambiguous, because several calls may have launched the operation.
     pub(super) fn set_ambiguous(&mut self, number: u32) {
         self.ops.get_mut(number).shape_and_flags |= AMBIGUOUS;
     }

@@ -222,7 +222,7 @@ impl Opened {
         self.place.rank
     }
 
-    /// Returns the number of ranks in the job, if the file contains it in the same place as the rank.
+    /// Returns the number of ranks in the job, if the file contains this number next to the rank.
     pub fn world_size(&self) -> Option<u32> {
         self.place.world_size
     }
@@ -385,7 +385,7 @@ fn no_events_error(kind: Kind) -> Error {
     Error::new(ErrorKind::Format, format!("is {kind}, which is not a timeline; {next}{join}"))
 }
 
-/// A reader that adds the number of bytes it reads to the progress counter.
+/// A reader that adds the number of bytes that it reads to the progress counter.
 struct ProgressReader<'a, R> {
     input: R,
     options: &'a Options,

@@ -1,12 +1,12 @@
-//! Links each operator to the Python functions that called it. Also links each backward operator to the forward
-//! operator whose gradient it computes.
+//! Links each operator to the Python functions that called the operator. Also links each backward operator to the
+//! forward operator whose gradient it computes.
 //!
-//! Older profilers do not write slices for the calls of Python functions. Instead, the operator's argument `Call stack`
-//! contains the list of the functions that called it. The list in the innermost open operator contains the functions
-//! that are running. The list in an enclosing operator may contain functions that have already returned. So in a stack,
-//! an enclosing operator is placed after those functions that are in the lists of both operators. The list in a range
-//! is ignored, because it contains the functions that opened the range (`__enter__`, `step`), which have already
-//! returned.
+//! Older profilers do not write slices for the calls of Python functions. Instead, the argument `Call stack` of each
+//! operator contains the list of the functions that called the operator. The list in the innermost open operator
+//! contains the functions that are running. The list in an enclosing operator may contain functions that have already
+//! returned. So in a stack, an enclosing operator is placed after those functions that are in the lists of both
+//! operators. The list in a range is ignored, because it contains the functions that opened the range (`__enter__`,
+//! `step`), which have already returned.
 //!
 //! Backward operators run on a separate thread, and the stack of this thread has no Python functions. On request, the
 //! launches of a backward operator are attributed to the stack of the forward operator. The stack then consists of the
@@ -59,7 +59,7 @@ fn shared_length(a: &[u32], b: &[u32]) -> usize {
 /// Start and index of forward operators, keyed first by sequence number and then by thread.
 type Forward = HashMap<u64, HashMap<u32, Vec<(i64, u32)>>>;
 
-/// An operator, with those of its arguments that are needed to link it.
+/// An operator, with the arguments that are needed to link the operator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operator {
     /// Index of the slice that represents the operator. Operators are sorted by the index of their slice.
@@ -185,7 +185,7 @@ impl OperatorLinks {
         running[drawn..].iter().fold(node, |node, label| tree.child((node, *label, FrameClass::Python)))
     }
 
-    /// Stores the stack of an operator, which is given by its index.
+    /// Stores the stack of the operator with this index.
     pub(super) fn note_stack(&mut self, number: u32, stack: u32) {
         if let Some(known) = self.stacks.get_mut(number as usize) {
             *known = stack;
@@ -270,9 +270,9 @@ impl OperatorLinks {
         for [begin, end] in self.flows.values() {
             let both = begin.and_then(|begin| at.get(&begin)).zip(end.and_then(|end| at.get(&end)));
             let Some((forward, backward)) = both else { continue };
-            // If several operators start at the time at which the flow starts, the last of them created the autograd
-            // node. If several operators start at the time at which the flow ends, the outermost backward operator
-            // computes the gradient.
+            // If several operators start at the time at which the flow starts, the last of these operators created the
+            // autograd node. If several operators start at the time at which the flow ends, the outermost backward
+            // operator computes the gradient.
             let is_backward = |number: &&u32| self.operators[**number as usize].forward_thread > 0;
             let backward = backward.iter().find(is_backward).or(backward.first());
             if let (Some(&forward), Some(&backward)) = (forward.last(), backward) {

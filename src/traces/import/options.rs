@@ -37,8 +37,8 @@ pub struct Options {
     /// Paths of capture traces. A capture trace was recorded while the program captured the CUDA graphs that are
     /// launched in this trace. Default: none.
     pub graph_captures: Vec<PathBuf>,
-    /// Counter to which the number of bytes is added as they are read. When the whole file has been read, the counter
-    /// has the value of [`Opened::size`](super::Opened::size). Default: none.
+    /// Counter to which the reader adds the number of bytes that it has read. When the whole file has been read, the
+    /// counter has the value of [`Opened::size`](super::Opened::size). Default: none.
     pub progress: Option<Arc<AtomicU64>>,
 }
 

@@ -90,9 +90,9 @@ impl TraceCollector {
         (homes, renumbered.into_iter().map(named).collect())
     }
 
-    /// If the arguments of an operation do not contain the device and stream, sets them from other fields. As in
-    /// Kineto's traces, the process and thread fields are used, unless a process that made calls has the same process
-    /// field.
+    /// Sets the device and stream of an operation from other fields, if the operation's arguments do not contain them.
+    /// As in Kineto's traces, the process and thread fields are used, unless a process that made calls has the same
+    /// process field.
     fn read_lanes(&mut self, calling: &BTreeSet<u32>, processes: &[Key], lanes: &[(u32, Key)]) {
         if calling.is_empty() {
             return;
@@ -148,7 +148,7 @@ impl TraceCollector {
     }
 }
 
-/// If GPUs in different parts of a merged trace have the same index, gives them different indexes. `part_of_process`
+/// Gives GPUs in different parts of a merged trace different indexes, if they have the same index. `part_of_process`
 /// contains the part of each process, or `0` if the process does not belong to any part. For each GPU whose index was
 /// changed, returns the new index, the index in the file, and the part.
 fn renumber_devices(

@@ -366,8 +366,8 @@ enum RegionKind {
 }
 
 impl RegionKind {
-    /// The kind of a region is determined by its category. If the region has no category, the kind is determined by its
-    /// name.
+    /// The kind of a region is determined by its category. The kind of a region without a category is determined by the
+    /// region's name.
     fn new(category: &[u8], name: &[u8]) -> Self {
         let category = category.to_ascii_uppercase();
         let has = |word: &[u8]| category.windows(word.len()).any(|window| window == word);

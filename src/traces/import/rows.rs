@@ -32,15 +32,15 @@ const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
 
 /// A time in ns that is not below this value must be relative to 1970. As a time since 1970, this value is in September
-/// 2001. As the uptime of a machine, it would be 31 years.
+/// 2001. As the uptime of a machine, this value would be 31 years.
 const MIN_ABSOLUTE_NS: i64 = 1_000_000_000_000_000_000;
 
 /// Reads a trace that has GPU operations, in any format, and calls `each` with the rows that are made from it. This
 /// function does not read gpuflame's own recordings, which already contain rows: see [`recording`](super::recording()).
 ///
 /// # Errors
-/// Returns the same errors as [`Opened::read`]. For folded stacks, returns a `Format` error, because they contain no
-/// operations.
+/// Returns the same errors as [`Opened::read`]. For folded stacks, returns a `Format` error, because folded stacks
+/// contain no operations.
 pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<LinkReport> {
     let path = opened.path().display();
     if let kind @ (Kind::Folded | Kind::ExtendedFolded) = opened.kind() {
@@ -214,8 +214,8 @@ impl TraceCollector {
     }
 
     /// Finds operations whose start time was not recorded: their start is 0, and all other starts are long after 0.
-    /// Sets their ends to 0 as well, so that they have no duration instead of a duration of decades. Returns the start
-    /// time that means "not recorded", or `None` if no such operations exist.
+    /// Sets the ends of these operations to 0 as well, so that they have no duration instead of a duration of decades.
+    /// Returns the start time that means "not recorded", or `None` if no such operations exist.
     fn clear_missing_starts(&mut self) -> Option<i64> {
         let starts = self.ops.starts().chain(self.calls.starts());
         let first = starts.filter(|start| *start != 0).min()?;

@@ -54,7 +54,7 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
     Ok(counts)
 }
 
-/// Checks the version of the format. If the bytes after the header are compressed, decompresses them.
+/// Checks the version of the format. Decompresses the bytes after the header, if they are compressed.
 fn unpack(bytes: &mut Vec<u8>) -> Result<()> {
     let header = bytes
         .get(..HEADER_BYTES)
@@ -150,7 +150,7 @@ impl<'a> SbtRecord<'a> {
     /// Reads a trace event. `before` is the time of the previous trace event.
     fn read(at: &mut SbtCursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
         let (kind, flags) = (at.read_byte()?, at.read_byte()?);
-        // If the times in the file are not sorted, the differences between them wrap around.
+        // Differences between times wrap around if the times in the file are not sorted.
         let time = before.wrapping_add(at.read_varint()?);
         let duration = if flags & 1 != 0 { at.read_varint()? } else { 0 };
         let [device, stream, correlation, name] =
@@ -265,9 +265,9 @@ impl<'a> SbtRecord<'a> {
     }
 }
 
-/// Reads the thread and the frames of its stack. The file contains the frames leaf first, each with address, function,
-/// file and line. For a frame that is not code, gpuflame's own exports contain the kind of the frame in place of the
-/// file.
+/// Reads a stack: the thread to which the stack belongs, and the frames. The file contains the frames leaf first, each
+/// with address, function, file and line. For a frame that is not code, gpuflame's own exports contain the kind of the
+/// frame in place of the file.
 fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
     let thread = saturate_u32(at.read_varint()?);
     let (mut frames, mut kinds) = (Vec::new(), Vec::new());

@@ -81,7 +81,8 @@ impl SyncCalls {
 }
 
 impl TraceCollector {
-    /// If the trace has no ids for recordings of CUDA events, assigns ids to the recordings and to the waits for them.
+    /// Assigns ids to recordings of CUDA events, and to the waits for these recordings, if the trace contains no such
+    /// ids.
     pub(super) fn number_event_records(&mut self) {
         if self.event_records.iter().all(|record| record.number.is_some()) {
             return;

@@ -311,9 +311,9 @@ impl TraceCollector {
         self.launch_flows.add(end, begins);
     }
 
-    /// Returns the index of the device for an operation whose trace event contains a process but no device. If the
-    /// process is a number that is too large for a process id, it represents a device. Devices that are known only by
-    /// such numbers get indexes in file order.
+    /// Returns the index of the device for an operation whose trace event contains a process but no device. A number in
+    /// the process field that is too large for a process id represents a device. Devices that are known only by such
+    /// numbers get indexes in file order.
     fn device_of(&mut self, process: Id<'_>) -> u32 {
         match process {
             Id::Number(number) if number > i64::from(i32::MAX) => {

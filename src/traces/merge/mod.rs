@@ -1,6 +1,6 @@
-//! Merges the recordings that two tools made of the same run. One tool captured CPU stacks at launches (for example
-//! with an eBPF probe on `cudaLaunchKernel`), and the other tool recorded kernels. Stacks with correlation ids are
-//! matched to launches by these ids. Other stacks are matched by order if possible, and otherwise by time.
+//! Merges the recordings that two tools made of the same run. The first tool captured CPU stacks at launches (for
+//! example with an eBPF probe on `cudaLaunchKernel`), and the second tool recorded kernels. Stacks with correlation ids
+//! are matched to launches by these ids. Other stacks are matched by order if possible, and otherwise by time.
 //!
 //! Recordings of gpuflame do not need this module. A match by order or by time is only a guess. The [`Report`] shows
 //! how reliable the guesses are. The report contains the number of stacks with a second launch within the tolerance.
@@ -35,9 +35,9 @@ pub struct Stack {
 pub struct Launch {
     /// Start time of the call, in ns.
     pub time: i64,
-    /// Id of the calling process; `None` if the trace does not contain it.
+    /// Id of the calling process; `None` if the trace does not contain this id.
     pub process: Option<i64>,
-    /// Id of the calling thread; `None` if the trace does not contain it.
+    /// Id of the calling thread; `None` if the trace does not contain this id.
     pub thread: Option<i64>,
     /// Correlation id that the launch shares with its GPU work.
     pub correlation: u64,
@@ -206,8 +206,8 @@ fn group_candidates(
     groups
 }
 
-/// If a group has both stacks and launches, adds it to `groups`. If a group has only stacks or only launches, adds
-/// these to `rest`.
+/// A group that has both stacks and launches is added to `groups`. The stacks or launches of any other group are added
+/// to `rest`.
 fn keep_if_two_sided(
     group: (Vec<usize>, Vec<usize>),
     groups: &mut Vec<(Vec<usize>, Vec<usize>)>,

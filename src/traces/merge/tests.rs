@@ -111,9 +111,9 @@ fn a_known_offset_corrects_matching_by_time() {
 #[test]
 fn clock_skew_is_detected_even_if_every_pair_is_close() {
     // In this test, the gaps between launches are 2 to 32 us, one stack in a hundred is missing, and the clock of the
-    // stacks is 20 us behind. So many stacks are matched to a wrong launch: it is only a few us away from the stack,
-    // and one or two launches before the right launch. Nine in ten matches are wrong, so the report must not state that
-    // the matches are certain.
+    // stacks is 20 us behind. So many stacks are matched to a wrong launch: the wrong launch is only a few us away from
+    // the stack, and is one or two launches before the right launch. Nine in ten matches are wrong, so the report must
+    // not state that the matches are certain.
     let (mut state, mut time) = (7_u64, 0_i64);
     let mut gap = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

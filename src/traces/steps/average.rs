@@ -37,8 +37,8 @@ pub struct StatsOptions {
     pub trim: Option<String>,
     /// Minimum duration in ns of a step that is averaged. Shorter steps are ignored. Default: 0.
     pub min: i64,
-    /// Maximum duration in ns of a step that is averaged. Longer steps are ignored, because they are prefill steps and
-    /// not decoding steps. Default: 30 ms.
+    /// Maximum duration in ns of a step that is averaged. Longer steps are ignored, because long steps are prefill
+    /// steps and not decoding steps. Default: 30 ms.
     pub max: i64,
     /// Definition by which bubbles are computed. Default: [`Bubbles::Union`].
     pub bubbles: Bubbles,
@@ -95,8 +95,8 @@ pub struct StatsReport {
     pub averaged: usize,
     /// Number of operations in the reference step.
     pub ops: usize,
-    /// Number of operations that begin inside a step and end after it. Operations that begin inside a step and end
-    /// after it do not belong to any step.
+    /// Number of operations that begin inside a step and end after the step. Operations that begin inside a step and
+    /// end after it do not belong to any step.
     pub crossing: usize,
 }
 

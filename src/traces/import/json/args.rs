@@ -18,8 +18,8 @@ pub(super) fn for_each<L: InstructionSet>(
 ) {
     let mut args = Args::new(bytes, object);
     let (mut found, is_found) = (found.unwrap_or_default().iter(), found.is_some());
-    // The same loop passes on arguments that were found before and arguments that it finds itself, so that the code of
-    // `take` is inlined only once.
+    // One loop passes on both the arguments that were found before and the arguments that are found now, so that the
+    // code of `take` is inlined only once.
     while let Some((key, value)) = if is_found { found.next().copied() } else { args.next::<L>() } {
         match key.shape {
             Shape::Escaped => take(to_text(bytes, key).decode().as_bytes(), value),

@@ -1,7 +1,8 @@
 //! Classifies trace events by their category, and determines for which events the arguments must be read.
 //!
-//! If two threads read a file, the thread that finds the events also classifies them. There are two reasons: the thread
-//! that reads the fields has more work, and the thread that finds the events still has the arguments in its cache.
+//! If two threads read a file, the thread that finds the events also classifies the events. There are two reasons: the
+//! thread that reads the fields has more work, and the thread that finds the events still has the arguments in its
+//! cache.
 
 use super::super::model::{CpuKind, FlowKind, OpKind, Wants};
 use super::cursor::{Shape, Value, load_at, to_text};
@@ -70,7 +71,7 @@ fn classify(category: &[u8]) -> Class {
     }
 }
 
-/// Class of a trace event. If the event is a CPU slice, the value also states whether its arguments are needed.
+/// Class of a trace event. For a CPU slice, the value also states whether the arguments of the slice are needed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Classified {
     pub(super) class: Class,

@@ -3,7 +3,7 @@
 //!
 //! The bytes end with [`PADDING`] zero bytes, which are not part of the trace. If a function reaches an unexpected
 //! byte, it stops at this byte. The caller then decides whether the text is damaged, or whether more input may follow.
-//! Values that are not needed are skipped without being parsed, so errors in them are not detected.
+//! Values that are not needed are skipped without being parsed, so errors in such values are not detected.
 
 use super::super::Text;
 use super::buffer::PADDING;

@@ -34,8 +34,8 @@ use super::number::{parse_integer, parse_micros, parse_unsigned};
 /// frame in `stackFrames`.
 const FRAME: Text<'static> = Text::plain(b"f");
 
-/// Passes the event to `sink` if the sink requested it. `args` contains the event's arguments if an earlier scan has
-/// found them.
+/// Passes the event to `sink` if the sink has requested this kind of event. `args` contains the event's arguments if an
+/// earlier scan has found them.
 #[inline(always)]
 pub(super) fn emit<L: InstructionSet>(
     bytes: &[u8],
@@ -682,7 +682,7 @@ fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     if let Some(number) = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
         return Some(number);
     }
-    // The hash of the text is computed with FNV-1a. In the hash, the highest bit is set, so that it differs from
+    // The hash of the text is computed with FNV-1a. The highest bit of the hash is set, so that the hash differs from
     // numeric ids, which are small.
     let hash = raw.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

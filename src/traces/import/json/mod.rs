@@ -47,7 +47,8 @@ pub struct ReadCounts {
     pub fractional_times: u64,
     /// Number of time values in requested events that have no decimal point.
     pub whole_times: u64,
-    /// Number of requested events that were skipped because a time or duration is missing or is not a number.
+    /// Number of requested events that were skipped because they have no time or duration, or because it is not a
+    /// number.
     pub untimed: u64,
     /// Number of elements that are not trace events (for example `{}` or `null`). In text formats, the number of
     /// malformed lines.
@@ -59,7 +60,8 @@ pub struct ReadCounts {
     pub truncated_at: Option<u64>,
     /// Version of the file's schema, if the format has a version.
     pub schema: Option<String>,
-    /// Remarks about content that is missing or was left out. There is one sentence per kind of content.
+    /// Remarks about content that the file lacks, or that the reader left out. There is one sentence per kind of
+    /// content.
     pub remarks: Vec<String>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
 }
 
 /// Parses a whole number. A fraction that consists only of zeros (as in `7.0`) is accepted, because some writers append
-/// it.
+/// such a fraction.
 #[inline]
 pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The sink receives the same events in the same order as with one thread. Only the positions of events and fields are
-//! copied from one thread to the other, which takes little time. While the calling thread is slower than the scanning
-//! thread, the scanning thread also finds the arguments of API calls and GPU work. So neither thread has to wait for
-//! the other.
+//! copied from the scanning thread to the calling thread, which takes little time. While the calling thread is slower
+//! than the scanning thread, the scanning thread also finds the arguments of API calls and GPU work. So neither thread
+//! has to wait for the other thread.
 
 use std::io::Read;
 use std::ops::Range;
@@ -52,7 +52,7 @@ struct Notes {
     args: Vec<Arg>,
 }
 
-/// A scanned buffer, and everything that was found in it.
+/// A scanned buffer, and all events, keys and arguments that were found in this buffer.
 struct Batch {
     buffer: Buffer,
     notes: Notes,

@@ -142,7 +142,7 @@ fn is_damage(kind: std::io::ErrorKind) -> bool {
     matches!(kind, UnexpectedEof | InvalidData | InvalidInput)
 }
 
-/// Describes the events before a truncation, and states how the user can read them.
+/// Describes the events before a truncation, and states how the user can read these events.
 fn describe_complete(events: u64) -> String {
     match events {
         0 => "no event before it is complete, so copy or record the file again".to_owned(),
