@@ -391,7 +391,7 @@ impl Explain {
     /// activities that still wait for their launch, count as unmatched and are passed to `sink`. A snapshot does not
     /// change how later rows are processed.
     ///
-    /// `counted` contains losses that no row reports, as the total so far for each kind of loss.
+    /// `counted` contains the losses that no row reports: the total so far for each kind of loss.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (self.aggregate.clone(), self.timeline.clone(), self.step_series.clone());
         self.totals(sums, false, counted, sink)

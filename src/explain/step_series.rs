@@ -25,7 +25,8 @@ use gpuflame_model::record::{Activity, CopyKind, Detail, IdMap, Nanos, Step, Win
 const MAX_GROUPS: usize = 1 << 12;
 /// Number of newest steps that are stored one by one instead of in groups.
 const RECENT: usize = 1 << 8;
-/// Maximum number of kinds of steps (steps with the same name). Steps of further kinds count as steps of the last kind.
+/// Maximum number of kinds of steps (steps with the same name). If there are more kinds, steps of further kinds count
+/// as steps of the last kind.
 const MAX_KINDS: usize = 16;
 /// Name of the last kind if that kind represents steps with several names.
 const OTHER_KINDS: &str = "[other steps]";

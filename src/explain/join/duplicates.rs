@@ -20,7 +20,8 @@ const SETS: usize = 1 << 12;
 #[derive(Clone, Debug, Default)]
 pub(super) struct DuplicateDetector {
     /// Hashes of the latest runs of graph nodes, and of the latest activities whose launch has no row. In each set, the
-    /// newest hash comes first. The table is empty until the first such activity arrives.
+    /// newest hash comes first. The table is empty until the first run of a graph node, or the first activity without a
+    /// launch row, arrives.
     latest: Vec<[u64; WAYS]>,
 }
 

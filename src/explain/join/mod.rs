@@ -22,10 +22,10 @@
 //! [`Tally`] always add up.
 //!
 //! Launches that are made outside of windows do not have one row each. Instead, one row contains a range of ids of such
-//! launches (see `outside`). With these ranges, the join can distinguish activities of such launches from activities of
-//! lost launches. An activity can arrive before the range that contains its id. The activity then waits for this range,
-//! as it would wait for a launch. Launches that are made while CUPTI's callbacks are off have no rows, and are
-//! recognized only by the ids of their activities (see `muted`).
+//! launches (see `outside`). With these ranges, the join can distinguish activities of launches outside of windows from
+//! activities of lost launches. An activity can arrive before the range that contains its id. The activity then waits
+//! for this range, as it would wait for a launch. Launches that are made while CUPTI's callbacks are off have no rows,
+//! and are recognized only by the ids of their activities (see `muted`).
 //!
 //! CUPTI assigns consecutive ids to calls. So an id can be too far from the id of every launch (further than
 //! `MAX_ID_GAP`). An activity with such an id cannot belong to any launch, not even to a lost one. An activity with an

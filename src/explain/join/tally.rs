@@ -26,7 +26,7 @@ pub struct Launches {
     pub pending: u64,
     /// Number of launches that were made while no window was open, with or without an activity.
     pub outside: u64,
-    /// Number of rows that gave a launch a second id. Such a row does not count as a launch.
+    /// Number of rows that gave a launch a second id. A row that gives a launch a second id does not count as a launch.
     pub aliases: u64,
     /// Total time in nanoseconds during which the tracer's callbacks were off. Launches made during this time are not
     /// counted.

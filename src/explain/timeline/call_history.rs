@@ -21,7 +21,7 @@ use gpuflame_model::record::{Caller, ContextId, IdMap, ThreadId, map_bytes};
 const MIN_PIECE_NS: u64 = 10_000;
 /// Maximum number of pieces (calls and pauses) that are stored. A piece (call or pause) takes 24 bytes.
 const MAX_PIECES: usize = (1 << 17) - 2;
-/// When this number of stored calls and pauses is reached, those that cannot overlap any future gap are dropped.
+/// When this number is reached, calls and pauses that cannot overlap any future gap are dropped.
 const PIECES_HIGH_WATER: usize = 1 << 13;
 /// Maximum number of threads whose calls are stored, and maximum number of culprit threads that are reported
 /// separately.

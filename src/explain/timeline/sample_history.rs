@@ -1,6 +1,6 @@
 //! Stores CPU samples and off-CPU waits of threads, to find out what these threads did while a GPU waited for them.
-//! Module `call_history` finds the two calls between which a thread delayed a launch. Samples show which code the
-//! thread ran between these two calls.
+//! Module `call_history` finds the two calls between which a thread delayed a launch. Samples show which code a thread
+//! ran between two calls.
 //!
 //! The period that a sample represents is longer than most gaps. So the samples in all gaps between the same two calls
 //! are summed first. The idle time of these gaps is then divided in proportion (`divide_idle`). While a thread waits

@@ -136,7 +136,7 @@ pub struct Profile {
     /// Facts about the origin of the recording (such as host and driver version), in order of arrival.
     provenance: Vec<(Provenance, String)>,
     threads: BTreeMap<ThreadId, StringId>,
-    /// Threads whose names arrived most recently. The stacks of such threads may not be known yet.
+    /// Threads whose names arrived most recently. The stacks of recently named threads may not be known yet.
     newest_threads: Vec<ThreadId>,
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,

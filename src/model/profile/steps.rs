@@ -51,7 +51,7 @@ pub struct StepGroup {
     pub number: u64,
     /// Time at which the first step began.
     pub begin: Nanos,
-    /// Time at which the last step ended. If the end of the last step is unknown, the time at which the last step
+    /// Time at which the last step ended. If this end is unknown, the field contains the time at which the last step
     /// began.
     pub end: Nanos,
     /// Number of steps in this group.

@@ -183,7 +183,7 @@ impl Unpacker {
         stored.is_some()
     }
 
-    /// Whether the pack contains rows that [`next`](Self::next) has not returned yet.
+    /// Whether the pack contains rows that `next` has not returned yet.
     pub(super) fn has_next(&self) -> bool {
         self.at < self.pack.len()
     }

@@ -408,7 +408,7 @@ pub struct CodeObject<'a> {
     /// Qualified name of the function. Before Python 3.11, this field contains only the last part of the qualified
     /// name.
     pub name: &'a str,
-    /// Line table of the function's instructions. Empty if the line table is unknown.
+    /// Line table of the function's instructions. The field is empty if the line table is unknown.
     pub lines: &'a [u8],
 }
 

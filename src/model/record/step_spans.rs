@@ -43,8 +43,8 @@ impl StepSpans {
     /// Returns the steps as (start, end), in order of time. If there are no steps, returns the windows.
     pub fn spans(&self) -> Vec<(u64, u64)> {
         let mut windows = self.windows.clone();
-        // If the process was killed, the last window was never closed. Such a window ends at the latest time in any
-        // launch or activity.
+        // If the process was killed, the last window was never closed. An unclosed window ends at the latest time in
+        // any launch or activity.
         windows.extend(self.opened.filter(|_| self.has_steps()).map(|from| (from, self.latest.max(from))));
         if !self.has_steps() {
             return windows;

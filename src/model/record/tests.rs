@@ -230,7 +230,7 @@ fn a_recording_is_complete_only_with_its_end_row() {
     }
 }
 
-/// Reads the recording `bytes`. Returns the rows and the errors as text, because rows borrow from the reader.
+/// Reads the recording `bytes`. Returns the rows and the errors as text, because rows are borrowed from the reader.
 fn read(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     let mut reader = match Reader::new(bytes) {

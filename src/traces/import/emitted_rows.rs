@@ -176,8 +176,8 @@ impl TraceCollector {
             let (id, context) = (CorrelationId(correlation), ContextId(call.stack));
             let own = next..next + call.ops as usize;
             next = own.end;
-            // A call without a correlation id may have been linked to operations by a flow or an external id. Such a
-            // call gets the correlation id of its first operation.
+            // A call without a correlation id may have been linked to operations by a flow or an external id. A call
+            // that was linked without a correlation id gets the correlation id of its first operation.
             let of_ops = || own.clone().next().map_or(0, |at| self.ops.get(order.linked(at)).correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             if contexts.sync_calls.contexts.contains_key(&at) {

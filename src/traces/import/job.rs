@@ -45,7 +45,7 @@ fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     Some(&text[at + key.len()..])
 }
 
-/// Finds the member `key` of a JSON object. Returns the text that begins with the value of this member. `object` is the
+/// Finds the member `key` of a JSON object, and returns the text that begins with this member's value. `object` is the
 /// text after the opening brace of the object, and it may be truncated.
 fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let (mut depth, mut at) = (1_usize, 0);

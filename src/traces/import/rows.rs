@@ -425,8 +425,8 @@ impl TraceCollector {
 
 /// Parses a stack that the trace contains as text. The text consists of one letter per frame (`p` Python, `r` range), a
 /// line break, and the frames, root first. If the text contains no letters, ranges are recognized by the form in which
-/// gpuflame writes their names. If the only letter is `f`, the rest of the text is the id of the innermost frame in
-/// `stackFrames`. Returns `None` if there is no frame with this id.
+/// gpuflame writes their names. If the text contains only the letter `f`, the rest of the text is the id of the
+/// innermost frame in `stackFrames`. Returns `None` if there is no frame with this id.
 fn parse_given_stack(
     text: &str,
     frames: &StackFrames,

@@ -30,7 +30,7 @@ pub(super) struct SliceEdge {
 /// Kind of a begin or end event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum EdgeKind {
-    /// The beginning of a slice. The field `end` of the slice is not known yet.
+    /// The beginning of a slice. The field `end` of this slice is not set yet.
     Slice(Slice),
     /// The beginning of a GPU operation. The variant contains the index of the operation.
     Work(u32),
