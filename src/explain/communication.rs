@@ -28,7 +28,7 @@ const COMMUNICATION_WORDS: [&str; 22] = [
     "userbuffers",
 ];
 /// Words in the names of kernels that only reduce within a block or a warp, and therefore do not communicate. The names
-/// of such kernels also contain a word of [`COMMUNICATION_WORDS`].
+/// of these reducing kernels also contain a word of [`COMMUNICATION_WORDS`].
 const WITHIN_GPU_WORDS: [&str; 3] = ["warpallreduce", "blockallreduce", "threadallreduce"];
 
 /// Whether the kernel with this name moves data between GPUs. `name` is the kernel's name as gpuflame displays it.

@@ -55,7 +55,8 @@ impl Contexts {
         true
     }
 
-    /// Returns the context that represents the stack of `id`. The returned context may belong to another thread.
+    /// Returns the context that represents the stack of `id`. The returned context may belong to a different thread
+    /// than the context `id`.
     pub(super) fn representative(&self, id: ContextId, profile: &Profile) -> ContextId {
         match self.firsts.get(&id) {
             Some((first, _)) => *first,

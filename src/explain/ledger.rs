@@ -41,8 +41,8 @@ pub struct Ledger {
     pub others: MergedWork,
 }
 
-/// GPU work of merged stacks and kernels. All other sums of the ledger include this work as well. The number of merged
-/// stacks and kernels is in the ledger's losses.
+/// GPU work of merged stacks and kernels. All other sums of the ledger include the merged work as well. The number of
+/// merged stacks and kernels is in the ledger's losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergedWork {
     /// Number of activities and launches under `[other stacks]`, and their total duration in nanoseconds.

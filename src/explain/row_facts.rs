@@ -129,7 +129,7 @@ impl Sink for RowFactsCounter {
     }
 }
 
-/// A sink that receives the launches and activities that are still unmatched after the last row. This sink counts the
+/// A sink that receives the launches and activities that are still unmatched after the last row. The sink counts the
 /// launches whose work was probably still in a queue.
 pub(super) struct AtEnd<F, S> {
     pub(super) facts: RowFactsCounter,

@@ -9,7 +9,7 @@ use gpuflame_model::profile::{Profile, json_string};
 use gpuflame_model::record::{Provenance, WindowEdge};
 
 /// Returns the description that is written next to a set of files. The set of files covers all windows, or a single
-/// window if `window` is set. Files are listed by name without folders, because the folder may be copied to another
+/// window if `window` is set. Files are listed by name without folders, because the folder may be copied to a different
 /// place.
 pub fn describe_set(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
     let name = |file: &PathBuf| json_path(file.file_name().unwrap_or_default());

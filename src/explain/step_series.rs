@@ -1,9 +1,9 @@
 //! Collects data about each step of the program. The data are the step's duration, the GPU work that began during the
 //! step, and the number of the step's launches that have GPU work.
 //!
-//! If a trace contains the end of a step, the step lasts until this end. Otherwise the step lasts until the next step
-//! begins. If the window closes before the next step begins, the end of the step counts as unknown, because the last
-//! step of a run must not include the shutdown.
+//! If a trace contains the end of a step, the step lasts until this end. If the end is unknown, the step lasts until
+//! the next step begins. If the window closes before the next step begins, the end of the step counts as unknown,
+//! because the last step of a run must not include the shutdown.
 //!
 //! The newest [`RECENT`] steps are stored one by one, because the steps of several threads may arrive out of order.
 //! Older steps are stored in groups of consecutive steps. All groups have the same number of steps, which is initially
@@ -362,7 +362,7 @@ mod tests {
             builder.add_step(&step(1, time, Some(time + 60), name), &[]);
         }
         builder.add_activity(&kernel(1, 130, 150), &profile);
-        // This kernel runs between the end of one step and the beginning of the next.
+        // The kernel runs between the end of one step and the beginning of the next step.
         builder.add_activity(&kernel(1, 170, 190), &profile);
         let series = builder.series(&[]);
         let kinds: Vec<_> = series.kinds.iter().map(|kind| (&*kind.name, kind.count, kind.nanos)).collect();

@@ -142,7 +142,7 @@ impl HostSums {
     }
 
     /// Returns the sums that the view `view` shows, as samples of the profile. The leaf of a wait's stack is the API
-    /// call that waited, so such a sample has no further leaf frame.
+    /// call that waited, so a sample of a wait has no further leaf frame.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostActivity), &(u64, u64))| {
             let (of, leaf) = match call {

@@ -48,7 +48,7 @@ pub struct Aggregate {
     copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
     /// Pairs of two contexts for graph nodes: the context that launched the graph, and the context that created the
-    /// node. `node_index` maps such a pair to its position in `nodes`.
+    /// node. `node_index` maps each pair of contexts to the position of the pair in `nodes`.
     nodes: Vec<SampleSite>,
     node_index: IdMap<(Caller, Created), u32>,
     devices: Vec<DeviceUse>,
@@ -77,8 +77,8 @@ struct Cell {
 /// Identifies a stream of a GPU context.
 type StreamKey = (GpuContextId, StreamId);
 
-/// Identifies a series of statistics (by its position in `Aggregate::series`) on one stream. This key is used only if
-/// streams are summed separately.
+/// Identifies a series of statistics (by its position in `Aggregate::series`) on one stream. A `Lane` is
+/// used only if streams are summed separately.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,

@@ -32,7 +32,7 @@ use gpuflame_model::record::{
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
 /// Number of destroyed graphs, and number of nodes in destroyed graphs, that are kept even after
 /// [`FLUSHES_UNTIL_FINISHED`] flushes. A kernel of a destroyed graph may still be running after these flushes. The
-/// destroyed graphs that are kept take 1 MiB, and their nodes take another 1 MiB.
+/// destroyed graphs that are kept take 1 MiB, and the nodes of these graphs also take 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
 /// Number of earlier states of updated instantiations that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes.
@@ -109,7 +109,7 @@ struct NodeGroup {
     shift: u64,
     first: u64,
     last: u64,
-    /// Whether another group owns the table of nodes that this group uses.
+    /// Whether the table of nodes that this group uses is owned by a different group.
     shared: bool,
     /// Whether the graph or instantiation was destroyed. CUPTI reports the destruction of an instantiation twice: for
     /// the instantiation and for the graph from which it was made.
@@ -547,7 +547,7 @@ impl TableSection {
     }
 }
 
-/// Whether `activity` ran a graph node. [`Graphs::resolve`] can find the creator of such a node.
+/// Whether `activity` ran a graph node. [`Graphs::resolve`] can find the creator of a node that an activity ran.
 pub fn is_node(activity: &Activity) -> bool {
     activity.graph_node != GraphNodeId(0) && activity.detail != Detail::Graph
 }

@@ -83,7 +83,8 @@ pub(super) enum LookUp<'a> {
     /// The launch has not arrived yet, and no earlier activity waits for it. The value in the variant is the id under
     /// which the launch will arrive.
     NotYet(CorrelationId),
-    /// The id is an alias (second id) of another alias. No launch can be found through such an id.
+    /// The id is an alias (second id) of an id that is itself an alias. No launch can be found through an alias of an
+    /// alias.
     AliasOfAlias,
 }
 
@@ -109,7 +110,7 @@ impl ById {
     }
 
     /// Stores `entry` under `id` and returns the previous entry. The previous entry can be a chain of orphans. The
-    /// previous entry can be another launch if ids wrapped or the data are hostile.
+    /// previous entry can be a different launch if ids wrapped or the data are hostile.
     pub(super) fn insert(
         &mut self,
         id: CorrelationId,

@@ -28,8 +28,8 @@
 //! and are recognized only by the ids of their activities (see `muted`).
 //!
 //! CUPTI assigns consecutive ids to calls. So an id can be too far from the id of every launch (further than
-//! `MAX_ID_GAP`). An activity with such an id cannot belong to any launch, not even to a lost one. An activity with an
-//! id that is too far away is counted separately, and is not passed to the sink.
+//! `MAX_ID_GAP`). An activity whose id is too far away cannot belong to any launch, not even to a lost launch. An
+//! activity with an id that is too far away is counted separately, and is not passed to the sink.
 //!
 //! A [`Sink`] receives the matched launches and activities. The sink may add up the matched rows, compute idle time or
 //! store the rows.

@@ -56,7 +56,8 @@ pub trait Sink {
     fn pending(&mut self, id: CorrelationId, launched: Launched);
 
     /// Receives an activity that was launched while no window was open. No output shows an activity that was launched
-    /// while no window was open. Sinks that compute idle time need such activities to know when the GPU was busy.
+    /// while no window was open. Sinks that compute idle time need activities from outside of windows to know when the
+    /// GPU was busy.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
     /// Receives a launch when its first activity is found. The next call to the sink passes this first activity.
@@ -80,7 +81,7 @@ pub trait Sink {
     /// - in analyses of the host: the states of CPU threads between launches.
     fn host(&mut self, _row: &Row<'_>) {}
 
-    /// Receives an instant that the program marked. Only sinks that draw a timeline use these instants.
+    /// Receives an instant that the program marked. Only sinks that draw a timeline use the marked instants.
     fn instant(&mut self, _instant: &Instant<'_>) {}
 }
 

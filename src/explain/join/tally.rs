@@ -54,14 +54,14 @@ pub struct Activities {
     /// Each activity without usable times is also counted as `matched`, `launched_before`, `device_graph` or
     /// `no_stack`.
     pub untimed: u64,
-    /// Number of `matched` and `no_stack` activities that began before their launch. If there are any such activities,
-    /// the clock of the CPU or of the GPU is probably wrong.
+    /// Number of `matched` and `no_stack` activities that began before their launch. If an activity began before its
+    /// launch, the clock of the CPU or of the GPU is probably wrong.
     pub early: u64,
-    /// Number of duplicates: activities that have the same launch, stream and times as another activity. Duplicates are
-    /// not in any other count.
-    pub repeated: u64,
-    /// Number of activities whose id cannot belong to any call (see [`Join`](super::Join)). Activities with such ids
+    /// Number of duplicates: activities that have the same launch, stream and times as an earlier activity. Duplicates
     /// are not in any other count.
+    pub repeated: u64,
+    /// Number of activities whose id cannot belong to any call (see [`Join`](super::Join)). Activities with impossible
+    /// ids are not included in any other count.
     pub of_no_call: u64,
 }
 

@@ -129,8 +129,8 @@ fn public_name(symbol: &str) -> &str {
 }
 
 /// Whether the file is `libc.so.6` or `libpthread.so.0`, or has a name such as `libc-2.31.so`, which was used before
-/// glibc 2.34. Only these files are searched for internal names of public functions. No other library has such names,
-/// and a large library has a million symbols.
+/// glibc 2.34. Only these files are searched for internal names of public functions. No other library has internal
+/// names of this kind, and a large library has a million symbols.
 fn is_c_library(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))

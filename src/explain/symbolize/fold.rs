@@ -104,8 +104,7 @@ pub(super) struct StackName<'a> {
     pub(super) origin: CodeOrigin,
     /// Whether the name is a label (such as the name of the API call) and not a function in the code.
     pub(super) is_label: bool,
-    /// Whether the function has the same symbol as a kernel. The compiler generates such a function to launch the
-    /// kernel.
+    /// Whether the function has the same symbol as a kernel. The compiler generates this function to launch the kernel.
     pub(super) is_kernel: bool,
     /// Condition under which the frame is hidden because it is not useful to readers.
     pub(super) glue: Glue,

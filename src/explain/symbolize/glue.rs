@@ -85,8 +85,8 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "torch::autograd::Node::operator()",
         ],
     },
-    // Functions that implement PyTorch's operators. The operators and libraries that such a function calls have their
-    // own frames.
+    // Functions that implement PyTorch's operators. The operators and libraries that an implementing function calls
+    // have frames of their own.
     NativeRule { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
 ];
 

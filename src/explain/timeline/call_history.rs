@@ -450,7 +450,7 @@ mod tests {
         let mut add = |begun: u64, ended: u64, call| {
             calls.add(ThreadId(1), begun * US, ended * US, ContextId(call));
         };
-        // The thread makes calls of 3 us every 4 us from 100 to 499 us, then pauses for 40 us, and then makes another
+        // The thread makes calls of 3 us every 4 us from 100 to 499 us, then pauses for 40 us, and then makes one more
         // call.
         (0..100).for_each(|at| add(100 + 4 * at, 103 + 4 * at, 103 + (at % 2) as u32));
         add(539, 541, 105);

@@ -98,8 +98,8 @@ const MAX_LAUNCHING_THREADS: usize = 16;
 /// which take 2 MiB.
 const INITIAL_MAX_STRETCHES: usize = 1 << 16;
 /// Highest value to which the limit on the number of waiting stretches can grow. The highest limit is 524,288
-/// stretches, which take 16 MiB. It is enough for fifty threads whose buffers of 10,000 activity records arrive one
-/// after another.
+/// stretches, which take 16 MiB. This limit is enough for fifty threads whose buffers of 10,000 activity records arrive
+/// one after another.
 pub(super) const MAX_STRETCHES: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
@@ -107,8 +107,8 @@ pub(super) struct DeviceAccount {
     pub(super) id: DeviceId,
     /// Busy stretches of work that was launched in a window, or whose launch is unknown.
     recorded: BusyStretches,
-    /// Busy stretches of work that was launched outside of windows. Only the part of a stretch during which a window
-    /// was open is accounted for.
+    /// Busy stretches of work that was launched outside of windows. Of each stretch, only the part during which a
+    /// window was open is accounted for.
     outside: BusyStretches,
     /// Current limit on the number of busy stretches in `recorded`, which is also the limit for `outside`.
     room: usize,

@@ -351,7 +351,7 @@ impl Cuts {
     }
 
     /// Returns the last time at or before `time` at which the accounts are divided (a cut). Returns 0 if there is no
-    /// such cut.
+    /// cut at or before `time`.
     pub(super) fn before(&self, time: u64) -> u64 {
         self.0.partition_point(|cut| *cut <= time).checked_sub(1).map_or(0, |at| self.0[at])
     }

@@ -608,8 +608,8 @@ fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) 
                 at += 30_000 * US;
             }
             rows.push(Row::Launch(Launch { time: Nanos(at), duration: 1_000, ..launch(id, stack) }));
-            // The forward kernels are short. They are less than half of all kernels, and take less than half of the GPU
-            // time.
+            // The forward kernels are short. The forward kernels are less than half of all kernels, and take less than
+            // half of the GPU time.
             let nanos = if stack == 10 { US } else { 4 * US };
             rows.push(Row::Activity(kernel(id, at + 2 * US, at + 2 * US + nanos)));
             (at, id) = (at + 10 * US, id + 1);

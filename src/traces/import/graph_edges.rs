@@ -190,8 +190,8 @@ impl GraphEdges {
         self.before.entry(to).or_default().insert(from);
     }
 
-    /// Finds the graphs without edges. All nodes of such a graph are root nodes, because flows lead from the launch to
-    /// each node.
+    /// Finds the graphs without edges. All nodes of a graph without edges are root nodes, because flows lead from the
+    /// launch to each node.
     fn find_graphs_without_edges(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
         let graphs = |is_root: bool| {
             let nodes = runs.by_start.iter().filter(move |run| roots.contains(&run.key) == is_root);
@@ -211,7 +211,7 @@ impl GraphEdges {
         }
     }
 
-    /// Removes nodes that only record a CUDA event. Each edge from such a node is replaced by edges from the node's
+    /// Removes nodes that only record a CUDA event. Each edge from a removed node is replaced by edges from the node's
     /// predecessors.
     fn pass_events(&mut self) {
         let idle = self.idle.iter().filter(|idle| !idle.is_host);

@@ -73,7 +73,7 @@ impl LaunchFlows {
     }
 
     /// Removes the ends of flows that lead to graph nodes without GPU work. `places` contains the lane, start time and
-    /// correlation id of each such node.
+    /// correlation id of each graph node without GPU work.
     pub(super) fn remove_ends(&mut self, places: &HashSet<(u32, i64, u64)>) {
         if !places.is_empty() {
             self.ends.retain(|end| end.number != NONE || !places.contains(&(end.lane, end.time, end.id)));

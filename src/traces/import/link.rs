@@ -1,5 +1,5 @@
 //! Links each GPU operation to the call that launched the operation. A [`LinkReport`] contains the numbers of linked
-//! and unlinked operations. These numbers are also shown to the user.
+//! and unlinked operations. The numbers of linked and unlinked operations are also shown to the user.
 //!
 //! A link is based on one of the following kinds of evidence. The strongest kind is listed first:
 //!

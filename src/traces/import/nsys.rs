@@ -120,8 +120,8 @@ struct GpuNumbers {
 /// Maximum number of labels that are read from a table of labels.
 const MAX_LABELS: usize = 64;
 
-/// Reads the table with the kind of memory for each value that the file uses. These values differ from the values in
-/// CUPTI's enum.
+/// Reads the table with the kind of memory for each value that the file uses. The file's values for kinds of memory
+/// differ from the values in CUPTI's enum.
 fn read_memory_kinds(base: &Database) -> Result<BTreeMap<i64, MemoryKind>> {
     let labels = read_labels(base, "ENUM_CUDA_MEM_KIND")?;
     Ok(labels.into_iter().map(|(number, label)| (number, memory_kind(&label))).collect())

@@ -15,7 +15,7 @@ pub struct Options {
     /// Default: 2.
     pub threads: usize,
     /// Whether a file is accepted that ends in the middle of a trace event. If truncated files are accepted, all
-    /// complete events in such a file are read. By default, such a file is an error.
+    /// complete events in such a file are read. By default, a truncated file is an error.
     pub accept_cut: bool,
     /// Whether launches in a backward operator are attributed to the stack of the forward operator. The backward
     /// operator computes the gradient of this forward operator. The stack of the forward operator is followed by

@@ -31,8 +31,8 @@ const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 /// Minimum number of calls in a trace for which a second thread saves time.
 const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
 
-/// A time in ns that is not below this value must be relative to 1970. As a time since 1970, this value is in September
-/// 2001. As the uptime of a machine, this value would be 31 years.
+/// A time in ns that is not below this value must be relative to 1970. As a time since 1970, the value is in
+/// September 2001; as the uptime of a machine, it would be 31 years.
 const MIN_ABSOLUTE_NS: i64 = 1_000_000_000_000_000_000;
 
 /// Reads a trace that has GPU operations, in any format, and calls `each` with the rows that are made from it. This

@@ -9,7 +9,7 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
 
-/// Name of a call that represents a range or mark of the program. The argument of such a call is the name that the
+/// Name of a call that represents a range or mark of the program. The argument of this call is the name that the
 /// program gave to the range or mark.
 const MARKER: &[u8] = b"UserMarker";
 

@@ -22,8 +22,8 @@ pub(super) struct SyncCalls {
     calls: IdMap<CallKey, u32>,
     /// Launch context of each call, keyed by the call's index.
     pub(super) contexts: IdMap<u32, ContextId>,
-    /// Correlation id of each call in the rows, keyed by the call's index. A call that is a launch has such an id
-    /// already.
+    /// Correlation id of each call in the rows, keyed by the call's index. A call that is a launch already has a
+    /// correlation id in the rows.
     pub(super) ids: IdMap<u32, CorrelationId>,
 }
 

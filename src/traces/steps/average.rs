@@ -20,8 +20,8 @@ pub enum Bubbles {
     /// operation.
     #[default]
     Union,
-    /// The bubble begins at the end of the previous operation on the same stream. If there is no such operation, the
-    /// bubble begins at the start of the step.
+    /// The bubble begins at the end of the previous operation on the same stream. If the stream has no previous
+    /// operation, the bubble begins at the start of the step.
     Stream,
     /// The bubble begins at the end of the operation that *started* directly before this operation, even if an earlier
     /// operation ends later.

@@ -86,7 +86,7 @@ impl DecodeSteps {
     /// steps in the first half of the trace are used, because the server decodes fewer requests in the second half.
     ///
     /// # Errors
-    /// Returns a `Format` error if there are no such steps.
+    /// Returns a `Format` error if no step takes `min` to `max` ns.
     pub fn latencies(mut self, min: i64, max: i64) -> Result<Latencies> {
         if self.framework != Framework::FastDeploy {
             self.starts.sort_unstable();

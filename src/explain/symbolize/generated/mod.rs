@@ -118,7 +118,7 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     // Without `O_NONBLOCK`, opening a pipe that has no writer would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     // Opening some devices has side effects, so the type of the file is checked before the file is opened. The type is
-    // checked again after opening, because another file may have been put at this path.
+    // checked again after opening, because a different file may have been put at this path before the file was opened.
     let is_there = path.symlink_metadata().and_then(|metadata| {
         if !metadata.is_file() {
             return Ok(None);

@@ -196,8 +196,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::IdleNode(IdleNode { is_host, run }))
     }
 
-    /// Reads an operation of a device that the tool unitrace recorded. The process field of such an event is a number
-    /// that represents the device.
+    /// Reads an operation of a device that the tool unitrace recorded. The process field of an event from unitrace is a
+    /// number that represents the device.
     #[cold]
     fn read_level_zero_op(&mut self) -> Option<Event<'a>> {
         let name = self.fields.name.slice(self.bytes);
@@ -273,7 +273,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Reads an operation of an MTIA accelerator. The process field of such an event contains the device.
+    /// Reads an operation of an MTIA accelerator. The process field of an MTIA event contains the device.
     fn read_mtia_op(&mut self, kind: OpKind, name: Option<&'static str>) -> Option<Event<'a>> {
         Some(match self.read_op(kind)? {
             Event::Op(op) => Event::Op(Op {

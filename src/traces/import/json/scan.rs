@@ -3,7 +3,7 @@
 //!
 //! The loop over events also reads the text before the array of events (for example a schema version) and the text
 //! after the array. A scan can begin at an event in the middle of a file. A scan can end at the event where the scan of
-//! another thread began.
+//! a different thread began.
 
 use super::super::Text;
 use super::ReadCounts;
