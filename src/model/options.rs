@@ -48,8 +48,8 @@ pub enum Root {
     Stream,
 }
 
-/// Treatment of numbers in the names of NVTX ranges and Python functions. Such numbers count steps or requests, or they
-/// identify objects or threads.
+/// Treatment of numbers in the names of NVTX ranges and Python functions. Numbers in these names count steps or
+/// requests, or identify objects or threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameFolding {
     /// Each number in a name is replaced by `N`, so that all steps share one frame. The numbers of module instances,
@@ -83,12 +83,12 @@ pub enum Yield {
     /// gpuflame leaves nothing to other clients: if a client takes the activity records, gpuflame takes the activity
     /// records back when a window opens.
     Nothing,
-    /// If another client takes the activity records, gpuflame leaves the records to this client until the client is
-    /// done.
+    /// If a different CUPTI client takes the activity records, gpuflame leaves the records to this client until the
+    /// client is done.
     #[default]
     Records,
-    /// Same as `Records`. gpuflame also leaves the callback subscription to a client that requests it, until the client
-    /// is done.
+    /// gpuflame leaves the activity records to other clients as with `Records`. It also leaves the callback
+    /// subscription to a client that requests it, until the client is done.
     Subscription,
 }
 

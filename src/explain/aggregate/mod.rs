@@ -77,8 +77,8 @@ struct Cell {
 /// Identifies a stream of a GPU context.
 type StreamKey = (GpuContextId, StreamId);
 
-/// Identifies a series of statistics (by its position in `Aggregate::series`) on one stream. A `Lane` is
-/// used only if streams are summed separately.
+/// Identifies a series of statistics (by its position in `Aggregate::series`) on one stream. A `Lane` exists only if
+/// streams are summed separately.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,

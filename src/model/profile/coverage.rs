@@ -22,8 +22,8 @@ pub struct Coverage {
     /// Counts of launches in the whole run.
     pub all: LaunchCoverage,
     /// Whether the run is a trace that another tool recorded. In a trace of another tool, steps without GPU work
-    /// suggest that GPU work was not recorded. In recordings of gpuflame, such steps do not suggest this, because the
-    /// recordings contain the number of lost records.
+    /// suggest that GPU work was not recorded. In recordings of gpuflame, steps without GPU work do not suggest this,
+    /// because the recordings contain the number of lost records.
     pub is_trace: bool,
     /// Number of steps, or of closed windows if the run has no steps.
     pub steps: u64,
@@ -65,7 +65,7 @@ pub struct LateWaits {
 /// may have run during the idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BesideLost {
-    /// Number of launches without an activity whose work may have run during such idle time.
+    /// Number of launches without an activity whose work may have run while the kernel did not start.
     pub launches: u64,
     /// Total idle time in ns during which the work of these launches may have run.
     pub nanos: u64,
@@ -232,8 +232,7 @@ impl Profile {
                 _ => add_to(&mut launches, sample.count()),
             }
         }
-        // Graph launches count only if another launch with the same context has an activity, because a graph may be
-        // empty.
+        // Graph launches count only if a launch with the same context has an activity, because a graph may be empty.
         let mut of_graphs = 0;
         for sample in samples.filter(|sample| sample.device.is_some()) {
             let context = sample.site.launch().unwrap_or(ContextId::NONE);

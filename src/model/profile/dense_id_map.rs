@@ -1,7 +1,7 @@
 //! A map for ids that are assigned consecutively, such as the ids of kernels. The map stores values in a vector that is
 //! indexed by id. Look-ups must be fast, because at the end of a run every value is looked up several times, in
 //! ascending order of id. A hash map with a hundred thousand entries would take 0.2 us per look-up. Ids far beyond the
-//! end of the vector are stored in a hash map instead. A hostile file may contain such ids.
+//! end of the vector are stored in a hash map instead. A hostile file may contain ids far beyond the end.
 
 use crate::record::{IdMap, NameId, map_bytes};
 

@@ -21,8 +21,8 @@ pub fn json_string(text: &str) -> String {
     json_string
 }
 
-/// Whether the character is a bidirectional control character. Such a character can reverse the order in which the
-/// following text is displayed.
+/// Whether the character is a bidirectional control character. A bidirectional control character can reverse the order
+/// in which the following text is displayed.
 pub fn is_bidi_control(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

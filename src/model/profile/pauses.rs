@@ -7,8 +7,8 @@ use crate::record::ContextId;
 /// Number of displayed frames at the root that the stacks of two API calls of one thread have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedFrames {
-    /// Number of these common frames, counted from the root, whose functions a thread enters only once. Such a function
-    /// ran during the whole pause.
+    /// Number of these common frames, counted from the root, whose functions a thread enters only once. A function that
+    /// is entered only once ran during the whole pause.
     pub once: usize,
     /// Number of frames in the stack before the pause, counted from the root up to the innermost function that may have
     /// run during the whole pause. A function after the first `once` functions may also have returned and have been

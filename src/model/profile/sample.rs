@@ -107,8 +107,8 @@ pub enum SampleSite {
         /// Context (stack and API call) of the call after the pause.
         before: ContextId,
     },
-    /// The sample has no stack. Such samples are idle time that no launch ended, and memory traffic that the driver
-    /// caused.
+    /// The sample has no stack. Samples without a stack are idle time that no launch ended, and memory traffic that the
+    /// driver caused.
     NoStack,
 }
 

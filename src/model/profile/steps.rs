@@ -18,7 +18,8 @@ pub struct StepSeries {
 
 impl StepSeries {
     /// Returns the `percent`th percentile of the durations of one kind of steps, by nearest rank, in ns. The result is
-    /// exact if each group has one step. Otherwise the result has the error of [`Histogram::percentile`].
+    /// exact if each group has one step. If groups have several steps, the result has the error of
+    /// [`Histogram::percentile`].
     pub fn percentile(&self, kind: usize, percent: u8) -> u64 {
         let is_of_kind = |group: &&StepGroup| group.kind.map(usize::from) == Some(kind) && group.nanos() > 0;
         let mut durations: Vec<u64> = self.groups.iter().filter(is_of_kind).map(StepGroup::nanos).collect();

@@ -161,8 +161,8 @@ pub struct LaunchDelays {
     pub sum: u64,
     /// Maximum delay, in nanoseconds.
     pub max: u64,
-    /// Number of activities that began before the call that launched them. If there is any such activity, the clock of
-    /// the CPU or of the GPU is wrong.
+    /// Number of activities that began before the call that launched them. If any activity began before its call, the
+    /// clock of the CPU or of the GPU is wrong.
     pub started_before_call: u64,
 }
 

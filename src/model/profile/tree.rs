@@ -63,8 +63,8 @@ impl PrefixTree {
     /// Returns the node for a chain that consists of the chain of `from`, followed by `symbols`. Creates nodes that do
     /// not exist yet.
     pub fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        // `Peekable` is not used, because a move of a `Peekable` would have to wait for preceding stores. This would
-        // take 0.1 us per chain when nodes are created.
+        // `Peekable` is not used, because a move of a `Peekable` would have to wait for preceding stores. The wait
+        // would take 0.1 us per chain when nodes are created.
         let mut symbols = symbols.into_iter();
         let (mut at, mut next) = (from, symbols.next());
         while let Some(first) = next {

@@ -30,7 +30,8 @@ pub struct Activity {
     /// Graph node from which `graph_node` was instantiated or last updated, or 0 if the tracer does not report this
     /// node.
     pub source_node: GraphNodeId,
-    /// Whether code on the GPU launched the activity. No API call of the host launched such an activity.
+    /// Whether code on the GPU launched the activity. No API call of the host launched an activity that the GPU
+    /// launched.
     pub device_launched: bool,
     /// Stack that created the activity's graph node, or the reason why this stack is unknown. The field is `None` if
     /// the activity does not belong to a graph, or if the creating stack was not looked up yet. Recordings do not

@@ -73,8 +73,8 @@ kinds! {
     word
 }
 
-/// A successful API call that records a CUDA event, or makes a stream wait for a CUDA event. Each such call writes one
-/// row.
+/// A successful API call that records a CUDA event, or makes a stream wait for a CUDA event. Each call that uses a CUDA
+/// event in this way writes one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventCall {
     /// Time at which the call began, in ns since 1970.

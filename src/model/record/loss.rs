@@ -52,7 +52,7 @@ pub enum Loss {
     MarksDropped = 18,
     /// Stacks whose Python frames could not be read or stored.
     PythonDropped = 19,
-    /// Stacks in which Python frames may be at the wrong positions. In such a stack, the Python frames cannot be
+    /// Stacks in which Python frames may be at the wrong positions. The Python frames of these stacks cannot be
     /// assigned to the interpreter's frames among the native frames.
     PythonUnsure = 20,
     /// CPU samples dropped because they arrived faster than the sampler drained them.

@@ -24,8 +24,8 @@ pub struct RecordingState {
     pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
     pub exited: bool,
-    /// Whether the recording contains the final sums of a process that exited and wrote its outputs. Such a recording
-    /// has an end row.
+    /// Whether the recording contains the final sums of a process that exited and wrote its outputs. A recording with
+    /// final sums has an end row.
     pub finished: bool,
 }
 

@@ -109,7 +109,7 @@ pub enum Row<'a> {
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// A stack that a thread enters between two of its calls. There are such rows only for times at which a GPU was
+    /// A stack that a thread enters between two of its calls. Rows of this kind exist only for times at which a GPU was
     /// idle.
     HostState(HostState),
     /// A completed API call that launched no work. The rows about calls are sorted by time, together with the launches
@@ -152,7 +152,7 @@ pub enum Row<'a> {
         /// The node that was copied.
         original: GraphNodeId,
     },
-    /// An instantiation of a graph was updated from another graph. Each node of the instantiation then has the
+    /// An instantiation of a graph was updated from a different graph. Each node of the instantiation then has the
     /// operation of the other graph's node at the same position.
     GraphUpdate {
         /// Instantiation that was updated.
@@ -163,7 +163,7 @@ pub enum Row<'a> {
         /// earlier operations.
         correlation: CorrelationId,
     },
-    /// A node of a graph waits for another node.
+    /// A node of a graph waits for a second node.
     GraphEdge(GraphEdge),
     /// A node of a graph ran a function on the host.
     HostNode(HostNode),
@@ -211,7 +211,7 @@ pub enum Row<'a> {
     },
 }
 
-/// A launch: an API call on the CPU that starts GPU work. There is one such row for each launch.
+/// A launch: an API call on the CPU that starts GPU work. There is one launch row for each launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Launch {
@@ -282,7 +282,8 @@ pub struct HostCallSpan {
     pub context: ContextId,
 }
 
-/// Stack of a thread that was on a CPU. A sample is taken each time the thread has used another `period` of CPU time.
+/// Stack of a thread that was on a CPU. A sample is taken each time the thread has used `period` more nanoseconds of
+/// CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuSample {
     /// Time at which the sample was taken.

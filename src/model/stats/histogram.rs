@@ -1,5 +1,5 @@
 //! A histogram of durations whose buckets are linear up to 1,024 and logarithmic above. The percentiles of each
-//! kernel's durations on each device are computed from such a histogram.
+//! kernel's durations on each device are computed from a histogram.
 //!
 //! Each value up to 1,024 has its own bucket. Above 1,024, each range between two powers of two is divided into 64
 //! buckets. A percentile is reported as the midpoint of its bucket, so its relative error is at most 1/128 = 0.8 %.

@@ -33,7 +33,7 @@ pub struct ExecutionTrace<'a> {
     pub nodes: Vec<Node<'a>>,
     /// Index of each node in `nodes`, keyed by the node's id.
     pub by_id: HashMap<u64, usize>,
-    /// Number of nodes whose parent is not in the file. In such a node, the field `parent` is `None`.
+    /// Number of nodes whose parent is not in the file. The field `parent` of these nodes is `None`.
     pub lost_parents: u64,
     /// Number of nodes that were skipped because they have no id, or because the id is 2^63 or more.
     pub skipped_nodes: u64,
@@ -88,8 +88,8 @@ pub struct Node<'a> {
     pub outputs: Values<'a>,
     /// Name of the process group, for a collective.
     pub pg_name: Text<'a>,
-    /// Whether this node is a GPU operation that an operator launched. Such nodes occur only in a linked trace (an
-    /// execution trace that was combined with a Kineto trace).
+    /// Whether this node is a GPU operation that an operator launched. Nodes for GPU operations occur only in a linked
+    /// trace (an execution trace that was combined with a Kineto trace).
     pub is_gpu: bool,
     /// Whether the node has a duration. Only nodes in a linked trace have durations.
     pub has_duration: bool,

@@ -227,7 +227,7 @@ mod tests {
         // The slices are `main`, `__enter__`, the range that begins in `__enter__`, and a call inside the range after
         // `__enter__`.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (50, 60, 3)]), [0, 2, 3]);
-        // The slices are those of the previous case, but another slice was opened and closed before the call.
+        // The slices are those of the previous case, but one more slice was opened and closed before the call.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (30, 40, 2), (50, 60, 3)]), [0, 2, 4]);
         // The last call is made while both `__enter__` and the range are open.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (18, 60, 3)]), [0, 1, 2, 3]);

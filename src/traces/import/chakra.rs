@@ -57,7 +57,7 @@ fn split_field(bytes: &[u8]) -> Option<((u64, Field<'_>), &[u8])> {
     (key >> 3 > 0).then_some(((key >> 3, field), rest))
 }
 
-/// Whether a file that begins with `head` is a Chakra execution trace. Such a file begins with a `GlobalMetadata`
+/// Whether a file that begins with `head` is a Chakra execution trace. A Chakra trace begins with a `GlobalMetadata`
 /// message (version and attributes) and the first node.
 pub(super) fn is_chakra(head: &[u8]) -> bool {
     let Some((metadata, rest)) = split_message(head) else { return false };
