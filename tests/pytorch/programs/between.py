@@ -1,5 +1,4 @@
-"""Uses PyTorch's own profiler for part of a run: the function `warm` runs before profiling, `profiled` during it, and
-`cool` after it."""
+"""Uses PyTorch's own profiler for part of a run: `warm` runs before it, `profiled` under it, and `cool` after it."""
 
 import time
 

@@ -1,6 +1,5 @@
-"""Runs the training step and the decode loop of train.py and decode.py with torch.compile: compiled.py MODE. PyTorch's
-compiler Inductor makes kernels with Triton. In the mode `reduce-overhead` Inductor also captures the kernels into CUDA
-graphs."""
+"""Runs the training step and the decode loop of train.py and decode.py with torch.compile: compiled.py MODE. Inductor makes
+kernels with Triton; with `reduce-overhead` it captures them into graphs."""
 
 import sys
 
@@ -12,8 +11,7 @@ from train import step
 
 
 def train(mode):
-    """Makes training steps under autocast with scaled gradients. The forward and the backward pass are compiled, and
-    the optimizer is a fused one."""
+    """Trains under autocast with scaled gradients. Forward and backward pass are compiled; the optimizer is a fused one."""
     model = torch.compile(Gpt(layers=1).cuda(), mode=mode)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     scaler = torch.amp.GradScaler("cuda")
@@ -25,10 +23,10 @@ def train(mode):
 
 @torch.inference_mode()
 def decode(mode):
-    """Decodes with a cache of keys and values. The compiled model writes the cache in place."""
+    """Decodes with a cache of keys and values, which the compiled model writes in place."""
     decoder = Decoder(torch.compile(Gpt(layers=1).cuda().eval(), mode=mode), 2)
     for cache in decoder.caches:
-        # Inductor captures code that writes to its arguments only if the addresses of the arguments never change.
+        # Inductor captures code that writes to its arguments only if these are always at the same addresses.
         for tensor in (cache.keys, cache.values, cache.place):
             torch._dynamo.mark_static_address(tensor)
     print("decoded", decoder.decode(steps(12)).shape)

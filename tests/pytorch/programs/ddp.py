@@ -1,5 +1,5 @@
-"""Runs two ranks, each a process with its own GPU. The ranks average their gradients while the backward pass continues.
-The second rank has more work in each step, so the first rank waits for it."""
+"""Runs two ranks, each a process with its own GPU. Gradients are averaged while the backward pass continues. The second rank has
+more work in each step, so that the first rank waits for it."""
 
 import os
 import tempfile
@@ -12,9 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from model import Gpt, settle, steps
 
 RANKS = 2
-# Environment variables: TRACE=NAME: each rank runs under PyTorch's own profiler, which writes NAME0.json and
-# NAME1.json. LEAVES=1: rank 1 exits after its first step without notifying the other rank. PATIENT=1: when rank 1 has
-# exited, the other rank is not killed.
+# TRACE=NAME: each rank runs under PyTorch's own profiler, which writes NAME0.json and NAME1.json. LEAVES=1: rank 1 exits
+# after its first step without notifying the other rank. PATIENT=1: the other rank is then not killed.
 
 
 def more_work(x):
@@ -24,7 +23,7 @@ def more_work(x):
 
 
 def one_of(rank, meeting):
-    # The variable RANK, which torchrun would set.
+    # Set as torchrun sets it.
     os.environ["RANK"] = str(rank)
     torch.cuda.set_device(rank)
     if "TRACE" not in os.environ:
@@ -50,8 +49,8 @@ def others(rank):
 def train(rank, meeting):
     dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
     torch.manual_seed(1)
-    # With `init_sync`, the ranks would compare the shapes of their models on the GPUs. But the simulated GPUs compute
-    # nothing.
+    # With `init_sync`, the ranks would check on the GPUs that their models have the same shapes. But the simulated GPUs
+    # compute nothing.
     model = DistributedDataParallel(Gpt().cuda(), device_ids=[rank], init_sync=False, bucket_cap_mb=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = torch.zeros(2, 32, dtype=torch.long, device="cuda")
@@ -74,8 +73,7 @@ def train(rank, meeting):
     torch.cuda.synchronize()
     dist.destroy_process_group()
     settle()
-    # The rank writes its line in a single call. `print` would write it in two parts, so the other rank's line could
-    # come in between.
+    # One call writes the line. `print` writes it in two parts, so the other rank's line could come in between.
     os.write(1, f"rank {rank} of {RANKS}\n".encode())
 
 
@@ -85,7 +83,7 @@ if __name__ == "__main__":
         if "PATIENT" in os.environ:
             for process in ranks.processes:
                 process.join()
-        # `join` sends SIGTERM to the other ranks if a rank has failed.
+        # If a rank has failed, SIGTERM ends the other ranks.
         while not ranks.join():
             pass
     print("two ranks")

@@ -1,5 +1,4 @@
-"""Runs a decode loop with a cache of keys and values: first eagerly, then captured into a CUDA graph for each batch
-size."""
+"""Runs a decode loop with a cache of keys and values: eager, and captured into a CUDA graph for each batch size."""
 
 import torch
 

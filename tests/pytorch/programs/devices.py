@@ -1,5 +1,4 @@
-"""Uses two GPUs in one process. Each GPU has half of the model, and activations are copied from the first to the second
-GPU."""
+"""Uses two GPUs in one process: each GPU has half of the model, and activations are copied from one GPU to the other."""
 
 import torch
 from torch import nn

@@ -1,5 +1,4 @@
-"""Runs a training loop with one planted fault: faults.py loader | item | collector | tiny | pageable | warmup |
-straggler.
+"""Training loops with one planted fault each: faults.py loader | item | collector | tiny | pageable | warmup | straggler.
 
 The line that causes the fault ends in a comment with the fault's name. STEPS (40) is the number of steps."""
 
@@ -81,7 +80,7 @@ def upload(images):
 
 
 def validate():
-    # The computation is on one line, because the samples of a loop are divided between its lines.
+    # One line, because the samples of a loop are divided between its lines.
     return sum(range(4_000_000))  # straggler
 
 

@@ -1,9 +1,8 @@
-"""Runs workers that record windows while a flag file exists, as in vLLM: flag_window.py FOLDER KIND KIND [kill]. Each
-worker does one kind of work: train, decode or ddp. The driver process creates the file and makes the workers do two
-calls, which are recorded. Then the driver creates the file anew between two ticks, makes the workers do a third call,
-and removes the file. Worker N writes the times of its calls to calls-N.json.
+"""Runs workers that record windows by a flag file, as in vLLM: flag_window.py FOLDER KIND KIND [kill]. Each worker does one kind
+of work: train, decode or ddp. The driver creates the file, makes two calls that are recorded, creates the file anew between two
+ticks, makes a third call, and removes the file. Worker N writes the times of each call to calls-N.json.
 
-With `kill`, the driver process kills worker 0 after the first recorded call."""
+kill: the driver kills worker 0 after the first recorded call."""
 
 import json
 import os

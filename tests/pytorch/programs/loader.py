@@ -1,5 +1,4 @@
-"""Loads batches with workers that are forked while CUDA is already in use, and with a worker that is spawned as a new
-process."""
+"""Loads batches with workers that are forked while CUDA is already in use, and with a worker that is spawned."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

@@ -1,4 +1,4 @@
-"""Runs a little of every part of PyTorch, and prints the files that are then mapped."""
+"""Prints the mapped files after PyTorch has run a little of everything."""
 
 import os
 import sys
@@ -11,7 +11,6 @@ torch.cuda.synchronize()
 for line in open("/proc/self/maps"):
     if ".so" in line:
         print(line.split()[-1])
-# The program ends without the interpreter's shutdown. On a busy machine, PyTorch's own threads crash during the
-# shutdown in one of ten runs, even without gpuflame.
+# Under load, PyTorch's own threads crash at the end of the interpreter in one of ten runs, even without gpuflame.
 sys.stdout.flush()
 os._exit(0)

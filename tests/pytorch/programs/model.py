@@ -1,4 +1,4 @@
-"""Contains a small GPT model, and functions that the programs in this folder share."""
+"""A small GPT, and functions that the programs in this folder share."""
 
 import contextlib
 import ctypes
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# PyTorch would use cuDNN for attention if it were allowed to. But the stand-in for cuDNN has no functions.
+# PyTorch would use cuDNN for attention if it could. But the stand-in for cuDNN has no functions.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -57,8 +57,7 @@ class Gpt(nn.Module):
 
 
 class Cache:
-    """Keys and values of one layer. The tensors have a fixed size and are written in place, because a captured graph
-    requires that."""
+    """Keys and values of one layer. Their size is fixed and they are written in place, as a captured graph requires."""
 
     def __init__(self, batch, heads, length, width):
         self.keys = torch.zeros(batch, heads, length, width, device="cuda")
@@ -77,15 +76,14 @@ def caches(model, batch, length=64):
 
 
 def steps(otherwise):
-    """Returns the number of steps that a program makes: the value of the environment variable STEPS if it is set, and
-    `otherwise` if not."""
+    """Returns the number of steps that a program makes: the variable STEPS, or else `otherwise`."""
     return int(os.environ.get("STEPS", otherwise))
 
 
 @contextlib.contextmanager
 def site(name):
-    """Reports the part of the program that the thread runs to the simulated driver, which writes it to the truth file.
-    On a real driver, which has no such function, the call does nothing."""
+    """Reports the thread's place in the program to the simulated driver, which writes it to the truth file. A real driver has no
+    such function."""
     say = getattr(ctypes.CDLL("libcuda.so.1"), "gpusim_site", lambda name: None)
     say(name.encode())
     yield
@@ -93,8 +91,7 @@ def site(name):
 
 
 def settle():
-    """Waits until autograd's threads are idle. If a thread still needs the interpreter when the interpreter shuts down,
-    the thread is ended inside a C++ function, which aborts the process. On a busy machine this happens in one of 30
-    runs, even without gpuflame."""
+    """Waits until autograd's threads are idle. If they still need the interpreter when it ends, they are ended inside
+    C++ functions, which aborts the process. On a busy machine this happens in one of 30 runs, even without gpuflame."""
     torch.cuda.synchronize()
     time.sleep(0.5)

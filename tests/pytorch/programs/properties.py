@@ -1,6 +1,5 @@
-"""Prints the GPU properties that PyTorch reads from the struct `cudaDeviceProp`, whose layout is that of the headers
-with which the wheel was built. Also runs attention, for which PyTorch chooses a kernel according to the GPU's
-properties."""
+"""Prints the properties that PyTorch reads from its GPU through `cudaDeviceProp`, in the layout of the headers with which the
+wheel was built. Also runs attention, for which PyTorch chooses a kernel by these properties."""
 
 import torch
 from torch.nn import functional as F

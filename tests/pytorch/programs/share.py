@@ -1,5 +1,4 @@
-"""Shares a tensor on the GPU between two processes. torch.multiprocessing sends the tensor's address, and both
-processes run kernels on the tensor."""
+"""Shares a tensor on the GPU between two processes: torch.multiprocessing sends its address, and both processes work on it."""
 
 import torch
 import torch.multiprocessing as mp

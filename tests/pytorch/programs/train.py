@@ -1,5 +1,4 @@
-"""Makes training steps with autograd and scaled gradients, with each of three optimizers. With `nvtx`, every operator
-is in an NVTX range."""
+"""Makes training steps with autograd and scaled gradients, with each optimizer. With `nvtx`, every operator is in a range."""
 
 import contextlib
 import sys

@@ -1,7 +1,6 @@
 """Runs two models of Hugging Face's Transformers with few layers and random weights, a GPT-2 and a Llama. The models
-predict tokens and decode with a cache, both with their own attention (`eager`) and with PyTorch's (`sdpa`). The program
-does not call `generate`, because computed values decide when `generate` ends, and the simulated GPU computes no
-values."""
+predict, and decode with a cache, with their own attention (`eager`) and with PyTorch's (`sdpa`). `generate` is not
+used, because computed values decide when it ends, and the simulated GPU computes none."""
 
 import torch
 import transformers

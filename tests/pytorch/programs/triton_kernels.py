@@ -1,5 +1,4 @@
-"""Runs kernels that Triton and its assembler compile. Triton builds a launcher with the C compiler, and this launcher
-launches the kernels."""
+"""Runs kernels that Triton and its assembler compile. A launcher that Triton builds with the C compiler launches them."""
 
 import torch
 import triton

@@ -1,6 +1,5 @@
-"""Predicts the most likely next word in a loop: the GPU computes matrix products, and the host finds the largest
-number. With GPUSIM_MATH=1 the simulated GPU really computes the products. The words must then be those that the program
-itself computes with integers."""
+"""Predicts the most likely next word in a loop: the GPU computes matrix products, and the host finds the largest number. With
+GPUSIM_MATH=1 the products are computed, and the words must be those that the program computes itself with integers."""
 
 import random
 
@@ -31,8 +30,7 @@ def on_host(embedding, head):
 
 
 def on_gpu(embedding, head, batched):
-    """Predicts words on the GPU. With `batched`, each step computes a batch of two products. The second product has
-    doubled numbers, so its maximum is at the same word."""
+    """Predicts words on the GPU. With `batched` there are two products; the second has doubled numbers, so the same maximum."""
     head = torch.tensor([head, head] if batched else head, dtype=torch.float32).cuda()
     words = [1]
     while len(words) < SAID:
@@ -54,8 +52,8 @@ print("gpu", on_gpu(embedding, head, batched=True))
 transposed = torch.tensor(head, dtype=torch.float32).t().contiguous().cuda().t()
 products = (torch.tensor(embedding, dtype=torch.float32).cuda() @ transposed).cpu()
 print("all", products.int().tolist() == product(embedding, head))
-# The program also checks a layer with a bias, which is added as part of the product, and products of a matrix and a
-# vector, with the matrix as stored and transposed.
+# A layer with a bias, which is added as part of the product; and products of a matrix and a vector, with the matrix as stored
+# and transposed.
 bias = table(1, WORDS, 3)[0]
 rows = product(embedding, head)
 matrix = torch.tensor(head, dtype=torch.float32)
