@@ -39,8 +39,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // The functions in this row have no symbol version. If an older glibc lacks a function without a version,
-            // the function's address is null, and the standard library works without it.
+            // The functions that are listed below have no symbol version. If an older glibc lacks a function without a
+            // version, the function's address is null, and the standard library works without it.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },

@@ -42,8 +42,9 @@ static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTIO
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
-/* Memory for the new list of environment variables and its strings. The memory is used if the list and the strings fit.
- * The memory is in a page to which the loader writes in any case, so it costs no additional page. */
+/* Memory for the new list of environment variables and its strings. This memory is used only if the list and the
+ * strings fit into it. The memory is in a page to which the loader writes in any case, so it costs no additional
+ * page. */
 static char *room[300];
 
 /* Returns the rest of `text` after `prefix`; NULL if `text` does not begin with `prefix`. */
@@ -54,7 +55,7 @@ static const char *behind(const char *prefix, const char *text)
     return *prefix ? NULL : text;
 }
 
-/* Copies at most `bytes` bytes of `text`, and adds a terminating zero. Returns the address of that zero. */
+/* Copies at most `bytes` bytes of `text`, and adds a terminating zero. Returns the address of the terminating zero. */
 static char *append(char *at, const char *text, size_t bytes)
 {
     while (bytes-- && *text)
@@ -63,8 +64,8 @@ static char *append(char *at, const char *text, size_t bytes)
     return at;
 }
 
-/* Searches LD_PRELOAD for the entry with this library's file name. Returns the start of the entry, and sets `end` to
- * the start of the file name within the entry. Returns NULL if the list has no entry for this library. */
+/* Searches LD_PRELOAD for the entry with this library's file name. Returns the start of this library's entry, and
+ * sets `end` to the start of the file name within the entry. Returns NULL if the list has no entry for this library. */
 static const char *entry(const char *list, const char **end)
 {
     const char *start = list, *name = list, *at;

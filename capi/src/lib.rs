@@ -30,7 +30,7 @@ static ALLOCATOR: alloc::HeapAllocator = alloc::HeapAllocator;
 
 /// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
 ///
-/// Always returns 1. After a result of 0, the driver would unload the library and load it again later.
+/// Always returns 1. If this function returned 0, the driver would unload the library and load it again later.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     let _ = run_guarded(|| {
@@ -48,7 +48,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
 
 /// Called by NVTX during the first NVTX call when `NVTX_INJECTION64_PATH` names this library.
 ///
-/// Always returns 1. After a result of 0, NVTX would unload the library.
+/// Always returns 1. If this function returned 0, NVTX would unload the library.
 ///
 /// # Safety
 /// The caller must be NVTX, and must pass the arguments that NVTX documents.

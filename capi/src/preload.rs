@@ -2,8 +2,8 @@
 //!
 //! A preloaded library only sets environment variables. The environment variables make the CUDA driver inject the
 //! library if the program ever loads the driver. Therefore a process without CUDA only spends the time to search the
-//! environment once. Nothing is initialised before a fork. A linked library does nothing until the program calls
-//! `gpuflame_start`.
+//! environment once. A preloaded library initialises nothing that a later fork would copy. A library against which the
+//! program is linked does nothing until the program calls `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -21,8 +21,8 @@ use crate::GetExportTable;
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 // SAFETY: this constructor runs while the loader initialises this library, and uses only memory that the C library and
-// the loader have set up. There may be other threads if a library that was initialised earlier has created threads, or
-// if a running program loads this library.
+// the loader have set up. There may be other threads if another library, which was initialised before this library, has
+// created threads, or if a running program loads this library.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
@@ -96,8 +96,8 @@ pub(crate) fn version_mismatch() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
     let (version, library) = told.split_once(' ')?;
-    // A mismatch counts only if the driver loads the library that the stub's variable names. A program inherits the
-    // stub's variable even if its driver loads another library.
+    // Different versions are reported only if the driver loads the library whose path is in the stub's variable. A
+    // program inherits the stub's variable even if its driver loads another library.
     let is_its_choice =
         std::env::var_os(INJECTION_VARIABLES[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
@@ -130,13 +130,14 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     true
 }
 
-/// Returns the address of the symbol `name` in the linked copy; `None` if there is no linked copy, or if this is the
-/// linked copy.
+/// Returns the address of the symbol `name` in the copy against which the application is linked; `None` if there is no
+/// such copy, or if the calling copy is that copy.
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: `dlsym` only looks a symbol up, in the global scope, which does not contain an injected copy.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
     // The path of this copy is found through the address of a private function. The address of `gpuflame_start` is
-    // unsuitable, because even in this file the loader resolves it to the linked copy.
+    // unsuitable, because the loader resolves this name to the copy against which the application is linked, even for
+    // uses in this file.
     let own = file_containing(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_containing(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;

@@ -3,10 +3,11 @@
 //! The standard library registers destructors with `__cxa_thread_atexit_impl`. Glibc's version of this function aborts
 //! the process if there is no memory for an entry. Glibc's version also waits for the loader's lock, which the first
 //! CUDA call may hold. Therefore this file defines another version of `__cxa_thread_atexit_impl`, which the linker
-//! prefers for the code of this library. No other library sees this file's version of the function. The threads that
-//! gpuflame creates do not register destructors. The threads of gpuflame either live until the process ends, or have
-//! nothing to drop that another thread needs. Each thread of the application has a list of destructors, which is stored
-//! under a key from `pthread_key_create`. If there is no memory for an entry, the destructor is not called.
+//! prefers for the code of this library. No other library uses this file's version of `__cxa_thread_atexit_impl`. The
+//! threads that gpuflame creates do not register destructors. The threads of gpuflame either live until the process
+//! ends, or have nothing to drop that another thread needs. Each thread of the application has a list of destructors,
+//! which is stored under a key from `pthread_key_create`. If there is no memory for an entry of this list, the entry's
+//! destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;
@@ -37,7 +38,7 @@ struct Entry {
 
 const ENTRY_LAYOUT: Layout = Layout::new::<Entry>();
 
-/// The `pthread` key under which a thread's last entry is stored, plus 1; 0 if there is no key yet.
+/// The `pthread` key under which a thread's most recently registered entry is stored, plus 1; 0 if there is no key yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn register_destructor(

@@ -53,9 +53,10 @@ fn in_order(kernels: &CollectiveKernels) -> Vec<(i64, i64, &str)> {
     all
 }
 
-/// Returns the table, with at most `most` ranks for each collective and set of ranks. `withheld` contains the names of
-/// collectives that cannot be compared, because at least one of their ranks has only sums. Each name is mapped to the
-/// number of ranks that ran the collective. `clock_error` is the maximum clock error in ns.
+/// Returns the table. If different sets of ranks ran a collective, the table has at most `most` ranks for each set.
+/// `withheld` contains the names of collectives that cannot be compared, because at least one of their ranks has only
+/// sums. Each name is mapped to the number of ranks that ran the collective. `clock_error` is the maximum clock error
+/// in ns.
 pub(super) fn arrival_table(
     ranks: &BTreeMap<u32, CollectiveKernels>,
     withheld: &BTreeMap<String, u64>,

@@ -3,7 +3,7 @@
 //!
 //! A baseline file is JSON. The first key of the file is `gpuflame_baseline`, whose value is the version of the format.
 //! The value of `runs` is a list with one object per run, which contains the run's totals. The values of `kernels` and
-//! `stacks` have one array per name, with one duration in ns per run.
+//! `stacks` are objects that map each name to an array with one duration in ns per run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -68,7 +68,8 @@ fn by_name(runs: &[RunValues], sums: impl Fn(&RunValues) -> &Sums) -> BTreeMap<S
 /// Reads the values of a baseline file. Returns `None` if `source` is another kind of file, such as a recording.
 ///
 /// # Errors
-/// Returns `Format` if the baseline is damaged, is from a newer version, or has names of another kind.
+/// Returns `Format` if the baseline is damaged, is from a newer version, or was written with options for names that
+/// differ from `names`.
 pub(super) fn read(source: &Source, names: NameFolding) -> Result<Option<Vec<RunValues>>> {
     let Source::File(path) = source else { return Ok(None) };
     if !is_baseline(path) {

@@ -147,7 +147,7 @@ impl Causal {
         span: Option<(u64, u64)>,
     ) -> Vec<(Candidate, u64)> {
         let (from, to) = span.unwrap_or((0, u64::MAX));
-        // The name of a candidate is computed once for all parts with the same key.
+        // The name of a candidate is computed once for all parts of the path that have the same key.
         let mut by_key: IdMap<_, (u64, &PathPart)> = IdMap::default();
         for part in found.path.parts() {
             let nanos = part.end.min(to).saturating_sub(part.start.max(from));
@@ -344,7 +344,7 @@ fn effect_table(effects: &[Effect], whole: u64) -> Table {
 }
 
 /// Draws the time that would be saved if each function and kernel were 10 % faster. The saved time of a function or
-/// kernel is drawn under the stacks that it has on the path.
+/// kernel is drawn under the stacks in which the function or kernel occurs on the path.
 fn draw(
     found: &FoundPath,
     functions: &Functions<'_>,

@@ -167,9 +167,9 @@ fn read_operators(from: &Source, console: Console) -> Result<Operators> {
     Ok(operators)
 }
 
-/// Copies a trace that is already in Chrome's format. A first pass finds GPU work that overlaps on one track, which the
-/// second pass moves to other tracks. Standard input can be read only once, so it is copied without moving GPU work to
-/// other tracks.
+/// Copies a trace that is already in Chrome's format. A first pass finds GPU work that overlaps on one track. The
+/// second pass moves this work to other tracks. Standard input can be read only once, so it is copied without moving
+/// GPU work to other tracks.
 fn copy(input: &Source, opened: Opened, output: &Target, console: Console) -> Result<()> {
     let is_file = matches!(input, Source::File(path) if path.is_file());
     let (opened, tracks) = match is_file {

@@ -39,8 +39,8 @@ pub(super) struct Console {
     pub(super) quiet: bool,
     /// Whether to accept a truncated file.
     pub(super) accept_cut: bool,
-    /// Maximum time to wait until stderr accepts a line. If a line takes longer, no further lines are written. `None`:
-    /// no limit.
+    /// Maximum time to wait until stderr accepts a line. If stderr does not accept a line within this time, no further
+    /// lines are written. `None`: no limit.
     pub(super) patience: Option<Duration>,
     /// When to colour tables.
     pub(super) color: ColorChoice,

@@ -149,7 +149,7 @@ impl Convert {
         if let ("csv", Target::File(path)) = (format.word, &self.output)
             && path.extension().is_some()
         {
-            // The second file lists the stacks. The main file refers to stacks by the ids in the second file.
+            // A second output file lists the stacks with their ids. The main output file refers to stacks by these ids.
             let stacks = Target::File(path.with_extension("stacks.csv"));
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }

@@ -125,8 +125,8 @@ fn bound_table(path: &HtaPath) -> Table {
     table
 }
 
-/// Returns the table of the path's edges per rule. The table also has the time between the nodes of the edges that the
-/// weights do not include.
+/// Returns the table of the path's edges per rule. The table also has the time between the two nodes of each edge, as
+/// far as the edge's weight does not include that time.
 fn rule_table(path: &HtaPath) -> Table {
     let mut table = Table::new("rules", &["rule", "edges", "time_ns", "critical_edges", "critical_ns"]);
     for rule in HtaRule::ALL {

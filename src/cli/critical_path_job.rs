@@ -69,7 +69,7 @@ impl JobReport {
         self.found.ranks[rank].found.names()
     }
 
-    /// Returns the rank number of the rank at an index.
+    /// Returns the rank number of the rank at an index of `FoundJob::ranks`.
     fn number(&self, rank: usize) -> u32 {
         self.found.ranks[rank].number
     }
@@ -78,7 +78,7 @@ impl JobReport {
         self.parts.iter().map(|one| one.part).collect()
     }
 
-    /// Returns the collectives on the path at which ranks waited for the last rank.
+    /// Returns the collectives on the path in which ranks waited for the rank that entered last.
     fn last_ranks(&self) -> impl Iterator<Item = LastRank> {
         self.parts.iter().filter_map(|one| one.last_rank)
     }
@@ -99,8 +99,8 @@ impl JobReport {
         )
     }
 
-    /// Returns a clause with the number of collectives whose last rank is uncertain. The clause is empty if no last
-    /// rank is uncertain.
+    /// Returns a clause with the number of collectives for which it is uncertain which rank entered last. The clause is
+    /// empty if there is no such collective.
     fn doubt(&self) -> String {
         match self.last_ranks().filter(|last| !last.is_sure).count() {
             0 => String::new(),

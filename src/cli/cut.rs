@@ -22,7 +22,7 @@ const CRC_BYTES: usize = 4;
 const TAG_CHUNK: u8 = 25;
 const TAG_MARK: u8 = 27;
 
-/// A recording, and the counts that a reader must have reached at each checkpoint mark.
+/// A recording, and the number of launches that a reader must have read at each checkpoint mark.
 struct Recording {
     bytes: Vec<u8>,
     marked: Vec<ExpectedAtMark>,
@@ -78,7 +78,7 @@ fn length(bytes: &[u8]) -> usize {
 /// The complete rows of a truncated recording.
 #[derive(Debug, Default)]
 struct ValidPrefix {
-    /// Number of rows. Chunks, the rows inside chunks, and all other rows each count as one row.
+    /// Number of rows. A chunk counts as one row in addition to the rows inside the chunk.
     rows: usize,
     marks: usize,
     end: usize,

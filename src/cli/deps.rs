@@ -156,7 +156,7 @@ struct Drawn<'a> {
     /// Time ranges that are written, in chronological order. The time ranges do not overlap.
     shown: Vec<(u64, u64)>,
     /// Two times in ns for each instruction or call: its time on the critical path, and the time that the run would
-    /// save if it took no time.
+    /// save if the instruction or call took no time.
     on_path: HashMap<What, (u64, u64)>,
     savings: &'a Savings,
 }
@@ -295,8 +295,8 @@ impl<'a> Drawn<'a> {
         })
     }
 
-    /// Calls `each` with every edge between two nodes in the written time ranges. Edges inside one node are skipped,
-    /// because they are the node's duration.
+    /// Calls `each` with every edge between two nodes in the written time ranges. Edges from the start to the end of
+    /// the same node are skipped, because they represent the node's duration.
     fn each_edge(&self, each: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
         let moments = self.path.moments();
         for (at, edge) in self.path.edges().iter().enumerate() {

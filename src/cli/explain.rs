@@ -107,7 +107,8 @@ pub(super) fn explain_opened(
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
     memory::return_freed_memory();
     let (mut profile, ledger, unnamed, tied) = run.into_parts();
-    // The coverage is computed from the times of launches, which a recording with only sums does not contain.
+    // The share of the steps that the launches cover is computed from the times of launches, which a recording with
+    // only sums does not contain.
     if !facts.has_only_sums {
         let is_trace = facts.kind != Kind::Recording;
         if facts.linked.as_ref().is_some_and(|linked| linked.host_function_calls > 0) {

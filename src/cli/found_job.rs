@@ -65,7 +65,7 @@ impl FoundJob {
     }
 }
 
-/// Reads the ranks. Returns them sorted by rank number.
+/// Reads the ranks. Returns the ranks sorted by rank number.
 fn read_ranks(sources: &[Source], flags: RankFlags, console: Console) -> Result<Vec<FoundRank>> {
     let sources = flags.without_front_ends(sources.to_vec(), console);
     let numbers = flags.assign(&sources, SameRank::Refused)?;

@@ -173,7 +173,8 @@ impl Gate<'_> {
                 Source::Stdin => None,
                 Source::File(path) => match fs::metadata(path) {
                     Ok(file) => Some((file.dev(), file.ino())),
-                    // The error is reported later, when the run's file is read.
+                    // An error here means that the file is missing or inaccessible. The error is reported later, when
+                    // the run's file is read.
                     Err(_) => return false,
                 },
             };
@@ -199,7 +200,8 @@ impl Gate<'_> {
             PairVerdict::Inconclusive => (INCONCLUSIVE, false),
         };
         let pairs_needed = find(PairVerdict::Inconclusive).map(|(_, change)| change.pairs_needed);
-        // `None` means that no number of pairs is enough, so `None` counts as larger than any number.
+        // `None` means that no number of pairs of runs is enough for a verdict, so `None` counts as larger than any
+        // number.
         let pairs_needed = pairs_needed.max_by_key(|pairs| pairs.unwrap_or(usize::MAX)).flatten();
         let end = match change.verdict {
             PairVerdict::Slower if is_above => format!("--fail-above is {limit}: the gate fails"),
@@ -604,9 +606,9 @@ mod tests {
         let other_gpu = problems(&|run| run.gpus = vec!["NVIDIA A100".to_owned()]);
         assert_eq!(other_gpu, ["different GPUs: NVIDIA H100 in a, NVIDIA A100 in x"]);
         assert_eq!(problems(&|run| run.used_gpus = 2), ["different numbers of GPUs in use: 1 in a, 2 in x"]);
-        // If the change fuses kernels, the number of kernels may be smaller. However, three times as many kernels mean
-        // that the work is different. If a run has more steps, the number of kernels must grow by the same factor as
-        // the steps.
+        // If the change fuses kernels, the number of kernels may be smaller after the change. However, if one side has
+        // three times as many kernels as the other side, the two sides do different work. If a run has more steps, the
+        // number of kernels must grow by the same factor as the steps.
         assert_eq!(problems(&|run| run.operations = 600), [""; 0]);
         let more = problems(&|run| run.operations = 3000);
         assert_eq!(more, ["1,000 GPU operations per run before, 3,000 after: this is not the same work"]);

@@ -248,7 +248,7 @@ fn add_copy(fields: &mut Fields<'_>, copy: &CopyDetail, is_recording: bool) {
         fields.number(Field::ToDevice, to.0);
     }
     fields.nonzero(Field::Bytes, copy.bytes);
-    // Traces of other tools do not contain this flag.
+    // Traces of other tools do not state whether a copy is asynchronous.
     if is_recording {
         fields.add(Field::IsAsync, Value::Flag(copy.is_async));
     }

@@ -69,7 +69,7 @@ fn refuse(why: &str) -> Error {
     Error::new(ErrorKind::Format, what)
 }
 
-/// Numbers the collectives in the order in which their last ranks enter.
+/// Numbers the collectives in the order of the times at which the last rank enters each collective.
 fn number_collectives(
     ranks: &[RankTimeline],
     groups: &[ProcessGroup],

@@ -106,7 +106,7 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
         }
         let layout = Layout::new(table, page);
         layout.write(out)?;
-        // Tables that omit the same columns are reported in one line.
+        // If several tables omit the same columns, one line lists these columns for all of them.
         if let Some(hidden) = layout.left_out() {
             let name = table.name().replace('_', " ");
             match left_out.iter_mut().find(|(columns, _)| *columns == hidden) {
@@ -406,8 +406,8 @@ fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
     for column in columns {
         let title = column_title(column);
         titles.push(match is_terminal {
-            // A column with a change in percent is next to the column with the change itself, so its title can be
-            // short.
+            // A column with a change in percent is next to the column with the change itself, so the title of the
+            // percent column can be short.
             true if titles.iter().any(|other| other == title) => "%".to_owned(),
             true => title.replace('_', " "),
             false => title.to_owned(),
@@ -419,7 +419,7 @@ fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
 fn text_kind(column: &str) -> TextKind {
     match column {
         "stack" => TextKind::Stack,
-        // Texts in this column differ at their start, so the start must remain visible.
+        // Texts in the column `launched_by` differ at their start, so the start must remain visible.
         "launched_by" => TextKind::Site,
         "line" | "module" => TextKind::Path,
         "value" | "found" | "help" | "values" | "what" | "missing_ranks" => TextKind::Prose,

@@ -91,7 +91,7 @@ impl LinkEt {
         let mut tables = vec![linked_table(&all)];
         tables.extend(unlinked_table(&all));
         self.table.write(console, |out| write_tables(&[], &tables, self.format, page, out))?;
-        // If a pair failed, the table still shows the earlier pairs, whose files have been written.
+        // If linking a pair failed, the table still shows the pairs before it, whose files have been written.
         failed.map_or(Ok(Outcome::Clean), Err)
     }
 
@@ -266,7 +266,7 @@ fn linked_table(all: &[Joined]) -> Table {
     table
 }
 
-/// Returns the reasons why GPU work is not linked; `None` if all work is linked.
+/// Returns a table of the reasons why GPU work is not linked to an operator; `None` if all work is linked to operators.
 fn unlinked_table(all: &[Joined]) -> Option<Table> {
     let mut table = Table::new("not_linked", &["count", "reason", "tag"]);
     for one in all {

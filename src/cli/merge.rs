@@ -271,8 +271,8 @@ impl GpuTrace {
 
     /// Converts the times of launches to the clock of the CPU stacks. Some profilers write times relative to
     /// `baseTimeNanoseconds`. Other profilers also write a base, but their times are absolute. The base is therefore
-    /// added only if the launches overlap the stacks in time with the base, and do not overlap the stacks without the
-    /// base.
+    /// added only if the launches then overlap the stacks in time, and would not overlap the stacks without the
+    /// addition.
     fn align_clock(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) =
             (time_range(stacks, |stack| stack.time), self.launch_range())
@@ -464,7 +464,7 @@ fn print_match_share(
     }
 }
 
-/// Prints a remark if the stacks that were matched to launches by time are matched hardly better than chance.
+/// Prints a remark if matching stacks to launches by time gave hardly better results than chance.
 fn print_doubts(report: &Report, console: Console) {
     let guessed = report.matched[Method::Order as usize] + report.matched[Method::Time as usize];
     if report.matched[Method::Time as usize] > 0 && report.doubtful * 100 > guessed {

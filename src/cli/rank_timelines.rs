@@ -14,7 +14,7 @@ use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{CommunicationFilter, RankTimeline, TimedCollective, base_shifts};
 use gpuflame_offline::run::ReadOptions;
 
-/// Reads the ranks of a job. Returns them sorted by rank number.
+/// Reads the ranks of a job. Returns the ranks sorted by rank number.
 ///
 /// # Errors
 /// Fails if a file cannot be read, has only sums, or contains work on several GPUs, or if the rank of a file is

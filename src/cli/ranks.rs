@@ -43,8 +43,8 @@ impl RankFlags {
         assign_ranks(sources, self.assume_order, same_rank)
     }
 
-    /// Returns the flag with a leading space, for a suggested command about the same files. The text is empty if the
-    /// flag is not set.
+    /// Returns the flag `--assume-order` with a leading space, for a suggested command about the same files. Returns an
+    /// empty text if the flag is not set.
     pub(super) fn as_text(self) -> &'static str {
         if self.assume_order { " --assume-order" } else { "" }
     }
@@ -136,7 +136,7 @@ fn find_rank(source: &Source) -> Option<u32> {
     rank_from_set_file(path).flatten().or_else(|| GUESSES.iter().find_map(|guess| guess(path)))
 }
 
-/// Evidence that the sources are ranks of one job, apart from the contents of the sources.
+/// Evidence, other than the contents of the sources, that the sources are ranks of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameJob {
     /// The user has declared that the sources are one job, by a `ranks.json` next to the sources.
@@ -144,7 +144,7 @@ pub(super) enum SameJob {
     /// All sources are recordings with a file that lists their set (`x.set.json`), so each process has the rank that
     /// its launcher gave it.
     Recorded,
-    /// There is no evidence apart from the contents of the sources.
+    /// Only the contents of the sources can show that the sources are ranks of one job.
     Unknown,
 }
 

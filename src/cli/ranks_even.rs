@@ -69,7 +69,8 @@ pub(super) fn write_even_ranks(
     Ok(Outcome::Clean)
 }
 
-/// Returns two sums of simulated step times in ns: with the recorded durations, and with even ranks.
+/// Returns two sums of simulated step times in ns. The first sum results from the recorded durations, and the second
+/// sum results if all ranks take equally long between collectives.
 fn sums(steps: &[StepTime]) -> (u64, u64) {
     let sum = |time: &dyn Fn(&StepTime) -> f64| steps.iter().map(time).sum::<f64>().round() as u64;
     (sum(&|step| step.simulated), sum(&|step| step.ideal))

@@ -132,7 +132,7 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
     if facts.is_finished {
         return Ok(Recovery::Finished);
     }
-    // Only views and the table are written. Outputs that list every activity or stack are not written. A second
+    // Only views and the summary table are written. Outputs that list every activity or stack are not written. A second
     // recording is not written either.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::View(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
@@ -173,13 +173,14 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
         Err(error) => console.print_error(&error),
     }
     let unwritten = wanted - files.len();
-    // The recording is also a file of the process, because `gpuflame run` reads the findings and the page from it.
+    // The recording is listed among the files of the process too, because `gpuflame run` reads the data for the
+    // findings and the page from the recording.
     files.push(input.to_owned());
     let report = describe_process(&profile, &ledger, files.iter());
     Ok(Recovery::Written(Recovered { report, unwritten, wanted }))
 }
 
-/// Maximum number of file name numbers that are tried.
+/// Maximum number in a file name that is tried.
 const MAX_FILE_NUMBERS: u32 = 10_000;
 
 /// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If a path is taken, returns `NAME.1.svg` and so on, with the

@@ -44,8 +44,8 @@ pub(super) struct Text<'a> {
 const GAP: &str = "...";
 /// Minimum width at which a cut name consists of three pieces instead of two.
 const MIN_WIDTH_OF_THREE: usize = 45;
-/// Maximum number of frames of a stack that are tried and do not fit. After this number of misses, no further frame is
-/// tried.
+/// Maximum number of frames of a stack that are tried and do not fit. After this number of frames that do not fit, no
+/// further frame is tried.
 const MAX_MISSES: usize = 8;
 
 /// Returns the lines of each text. A line is at most `width` wide. Different texts never become equal, unless their

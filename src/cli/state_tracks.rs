@@ -65,8 +65,8 @@ impl StateBands {
     }
 }
 
-/// Finds the waits for CUDA events that are caused by known work. The flow of a wait leads from the slice in which the
-/// awaited work ended to the slice that runs next on the waiting stream.
+/// Finds the waits for CUDA events for which the awaited work is known. The flow of a wait leads from the slice in
+/// which the awaited work ended to the slice that runs next on the waiting stream.
 fn find_flows(streams: &BTreeMap<StreamKey, Vec<Interval>>) -> BTreeMap<(StreamKey, usize), [Vec<u64>; 2]> {
     let mut flows: BTreeMap<(StreamKey, usize), [Vec<u64>; 2]> = BTreeMap::new();
     let mut number = 0;

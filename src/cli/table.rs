@@ -20,7 +20,7 @@ pub(super) enum Cell {
     Count(u64),
     /// A number that identifies something, such as a rank.
     Id(u64),
-    /// Index of a GPU. Text for people shows it as `GPU 0`.
+    /// Index of a GPU. Text for people shows the number as `GPU 0`.
     Gpu(u32),
     Bytes(u64),
     /// A time in nanoseconds since 1970. A terminal shows the time as a date.

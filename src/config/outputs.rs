@@ -38,7 +38,7 @@ const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
 ];
 
 impl PrefixMacros {
-    /// Returns the values for the current process.
+    /// Returns the values of the macros for the current process.
     pub fn from_process() -> Self {
         let file = Self::from_executable();
         let command_line = || std::fs::read("/proc/self/cmdline").unwrap_or_default();
@@ -168,8 +168,8 @@ impl Outputs {
 
     /// Chooses the file names for a set of outputs, one for each item of `suffixes`. No file may already have a chosen
     /// name. All names of the set contain the same number. `claim` returns true if no other process is about to create
-    /// files with the names passed to it. Returns the names, and a [`RenamedOutput`] for each output whose first choice
-    /// was taken.
+    /// files with the names that `claim` receives. Returns the names, and a [`RenamedOutput`] for each output whose
+    /// first choice was taken.
     pub fn choose_names(
         &self,
         suffixes: &[&str],

@@ -57,8 +57,8 @@ const HEADER: [&str; 34] = [
     "reason",
 ];
 
-/// A [`Sink`] that writes the activity table. The row that names a kernel must be passed to [`ActivityTable::row`]
-/// before the activities of that kernel.
+/// A [`Sink`] that writes the activity table. The row that contains a kernel's name must be passed to
+/// [`ActivityTable::row`] before the activities of that kernel.
 #[derive(Debug)]
 pub struct ActivityTable<W: Write> {
     out: csv::Writer<W>,
@@ -85,7 +85,7 @@ impl<W: Write> ActivityTable<W> {
         Ok(Self { out, show, names, dropped_names: false, record, text, failed: None })
     }
 
-    /// Stores the kernel's name if the row names a kernel. Writes a table row if the row is about unified memory or a
+    /// Stores the kernel's name if the row contains one. Writes a table row if the row is about unified memory or a
     /// loss. Ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
@@ -143,8 +143,8 @@ impl<W: Write> ActivityTable<W> {
         self.end();
     }
 
-    /// Returns the first error that occurred while writing. Later calls return `None`. After an error, the table is
-    /// unusable.
+    /// Returns the first error that occurred while writing. Later calls of this function return `None`. After an error,
+    /// the table is unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take().map(table::error)
     }

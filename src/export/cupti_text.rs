@@ -75,8 +75,8 @@ impl<W: Write> CuptiText<W> {
         self.names.shrink_to_fit();
     }
 
-    /// Returns the first error that occurred while writing. Later calls return `None`. After an error, the text is
-    /// unusable.
+    /// Returns the first error that occurred while writing. Later calls of this function return `None`. After an error,
+    /// the text is unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
@@ -89,7 +89,7 @@ impl<W: Write> CuptiText<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes a call that waited or used a CUDA event.
+    /// Writes a call that waited, or that used a CUDA event.
     fn host_call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
         // A call that starts GPU work has already been written as a launch.

@@ -45,8 +45,8 @@ struct FlameNode {
 /// are too narrow to draw.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 
-/// Selects the frames that are shown. All frames heavier than `lightest` are shown, and those frames of exactly the
-/// weight `lightest` whose depth is at most `max_depth`. The parent of a shown frame is shown as well.
+/// Selects the frames that are shown. A frame is shown if it is heavier than `lightest`, or if its weight equals
+/// `lightest` and its depth is at most `max_depth`. The parent of a shown frame is shown as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
     lightest: u64,
@@ -458,8 +458,8 @@ fn children(tree: &PrefixTree, ranks: &[u32], nodes: &mut [FlameNode]) -> Vec<No
 impl Flame {
     /// Computes the totals of all nodes.
     fn add_up(&mut self) {
-        // Parents come before their children in this list. In reverse order, the total of a node is therefore complete
-        // before it is added to the parent's total.
+        // Parents come before their children in this list. The list is traversed in reverse order, so the total of a
+        // node is complete before it is added to the parent's total.
         let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
         let mut next = 0;
         while let Some(&(node, _)) = parents.get(next) {

@@ -41,8 +41,8 @@ impl<'a> ComposedFrame<'a> {
     }
 
     /// Returns the text for formats that gpuflame can read back. `exact` only replaces characters that must not be
-    /// between two `;`. A number at the end of the text is kept, because readers of these formats do not take it for a
-    /// weight. `exact` does not fold numbers in names, because readers fold them.
+    /// between two `;`. A number at the end of the text is kept, because formats that gpuflame can read back store
+    /// weights elsewhere. `exact` does not fold numbers in names, because readers fold them.
     pub fn exact(&self) -> String {
         clean::text(&self.text).replace(';', "\u{ff1b}")
     }

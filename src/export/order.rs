@@ -73,7 +73,7 @@ fn common_prefix(texts: &[&str], all: &[(u64, u32)], prefix_len: usize) -> usize
     })
 }
 
-/// Returns the first eight bytes of `rest` as a number, padded with zeros if there are fewer.
+/// Returns the first eight bytes of `rest` as a number, padded with zeros if `rest` is shorter.
 fn next_word(rest: &[u8]) -> u64 {
     let mut word = [0; 8];
     let count = rest.len().min(8);

@@ -18,7 +18,7 @@ pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame grap
 
 /// Maximum number of frames that are shown. `MAX_SHOWN_FRAMES` limits the size of the file (to about 1 MB) and the time
 /// to draw the picture, regardless of the number and depth of the stacks. For example, the default files of a program
-/// with 2,000 stacks of 60 frames take less than 5 MB. Half of this size are the folded stacks.
+/// with 2,000 stacks of 60 frames take less than 5 MB. The folded stacks take half of these 5 MB.
 const MAX_SHOWN_FRAMES: usize = 3_700;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {

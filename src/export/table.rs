@@ -3,9 +3,9 @@
 //!
 //! The column `kind` distinguishes the rows. The sum of all rows of kind `kernel`, `copy`, `set` and `graph` is all
 //! work that ran. A `missing` row counts a part of the work that ran: work without a time, or work that has a reason
-//! instead of a stack. Only the `missing` row for launches without an activity does not count work that ran. A `lost`
-//! row counts losses that are in no other row. A `unified` row is unified-memory traffic, which is in no other row. The
-//! file contains no comments.
+//! instead of a stack. The `missing` row for launches without an activity is an exception, because these launches are
+//! not work that ran. A `lost` row counts losses that are in no other row. A `unified` row is unified-memory traffic,
+//! which is in no other row. The file contains no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;

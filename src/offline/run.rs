@@ -42,7 +42,7 @@ pub struct ReadOptions {
     /// If the run has at most this many calls and GPU operations in total, the states of the host's threads are also
     /// read for all other times between launches. Default: 0.
     pub between_launches: usize,
-    /// Whether the states of the host's threads are skipped, and the culprits of idle time are not searched for.
+    /// Whether reading a run skips the states of the host's threads and the search for the culprits of idle time.
     /// Default: false.
     pub without_host_states: bool,
     /// Whether the squares of durations are also summed for each stack and kernel. The comparison of two runs needs

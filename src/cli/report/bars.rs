@@ -36,8 +36,8 @@ pub(super) fn device_bars(profile: &Profile) -> Vec<DeviceBar> {
         let of_cause =
             |word: &'static str| (word, causes.get(&(Some(time.device), word)).copied().unwrap_or(0));
         let mut idle: Vec<_> = ORDER.into_iter().map(of_cause).collect();
-        // The rest of the idle time has no sample, for example in sums that earlier versions wrote. The cause of the
-        // rest of the idle time is unknown.
+        // If the samples do not cover all idle time, for example in sums that earlier versions wrote, the cause of the
+        // idle time without samples is unknown.
         let explained = idle.iter().map(|(_, nanos)| *nanos).sum::<u64>();
         if let Some((_, unknown)) = idle.last_mut() {
             add_to(unknown, steady.idle.saturating_sub(explained));

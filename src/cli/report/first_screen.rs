@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 /// Maximum length, in characters, of a finding's source location in its tooltip.
 const MAX_CULPRIT_CHARS: usize = 2_000;
-/// Maximum length, in characters, of a finding's source location on the first screen. The tooltip has the complete
-/// location.
+/// Maximum length, in characters, of a finding's source location on the first screen. The finding's tooltip shows the
+/// location without this limit.
 const MAX_PLACE_CHARS: usize = 150;
 /// Maximum number of findings that a page lists. The first screen shows only three findings.
 const MAX_FINDINGS: usize = 12;
@@ -32,7 +32,7 @@ pub(super) struct PageFinding {
     pub(super) why: String,
     /// Sentence about a remedy; empty if the finding is about wrong data.
     pub(super) remedy: &'static str,
-    /// Responsible source location. `place` is the same text, cut to `MAX_PLACE_CHARS` characters.
+    /// Responsible source location. `place` is the text of `culprit`, cut to `MAX_PLACE_CHARS` characters.
     pub(super) culprit: String,
     place: String,
     pub(super) command: String,

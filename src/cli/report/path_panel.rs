@@ -124,7 +124,8 @@ mod tests {
     fn marks_are_joined_only_if_there_are_many() {
         assert_eq!(marks(&[(0, 10), (20, 25)]), [0, 10, 20, 5]);
         assert_eq!(marks(&[(0, 10), (10, 25)]), [0, 25]);
-        // 600 parts of 10 us begin every 11 us. The gaps of 1 us between the parts are closed, so one mark is left.
+        // In this test, one of 600 parts begins every 11 us, and each part lasts 10 us. The gaps of 1 us between the
+        // parts are closed, so one mark is left.
         let many: Vec<(u64, u64)> = (0..600).map(|at| (at * 11_000, at * 11_000 + 10_000)).collect();
         assert_eq!(marks(&many), [0, 599 * 11_000 + 10_000]);
     }

@@ -93,8 +93,8 @@ pub(crate) fn is_ours(path: &OsStr) -> bool {
 /// itself would abort programs with another C library than glibc.
 pub(super) fn library_to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(PRELOAD_NAME);
-    // The small library loads `LIBRARY_NAME` from its own folder. The small library can be used only if that file is
-    // `library`.
+    // The small library loads `LIBRARY_NAME` from its own folder. Therefore the small library can be used only if
+    // `library` is the file `LIBRARY_NAME` in that folder.
     let is_beside = library.with_file_name(LIBRARY_NAME).canonicalize().is_ok_and(|named| named == library);
     if is_beside && small.is_file() { small } else { library.to_owned() }
 }

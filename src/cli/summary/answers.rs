@@ -38,8 +38,8 @@ const LOST_PERCENT: f64 = 5.0;
 /// Minimum difference between the time in which any work ran and the time in which kernels ran, in percent. If the
 /// difference is at least this large, a sentence states the time in which kernels ran.
 const COPYING_PERCENT: f64 = 3.0;
-/// Ids of findings about kernels that start late, or about a GPU that has less work. A GPU without kernels may count as
-/// busy because it copies data.
+/// Ids of findings about kernels that start late, or about a GPU that has less work than other GPUs. A GPU without
+/// kernels may count as busy because it copies data.
 const LATE_KERNELS: [&str; 16] = [
     "allocation_in_loop",
     "gc_pauses",
@@ -152,7 +152,8 @@ impl Screen<'_> {
         let times = self.profile().times();
         let busiest = times.iter().map(|time| time.steady().busy).max().unwrap_or(0);
         let any = spans.work_time(self.profile().steady()).unwrap_or(0).max(busiest);
-        // At least one GPU can be busy for longer than the window of any single GPU, because the windows differ.
+        // The time in which at least one GPU is busy can be longer than the window of any single GPU, because the
+        // windows of the GPUs differ.
         let steady = self.profile().steady().map_or(0, |steady| steady.end.0.saturating_sub(steady.begin.0));
         let whole = MeasuredPart::of(self.profile()).nanos.max(steady).max(any);
         (times.len() > 1).then(|| percent(any, whole))

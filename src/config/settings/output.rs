@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use gpuflame_model::profile::{VIEWS, View};
 
-/// Suffix of the file that describes a set of outputs. The file names the process that owns the set, and lists the
-/// files of the set.
+/// Suffix of the file that describes a set of outputs. The file states which process owns the set, and lists the files
+/// of the set.
 pub const SET_SUFFIX: &str = ".set.json";
 
 /// Suffix of the file that contains the ledger. The file also contains messages that could not be written to stderr.
@@ -96,7 +96,7 @@ impl Output {
 /// Destination of the text that the user requests with `CUPTI_TRACE_OUTPUT_FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceFile {
-    /// The program's standard output. Text that does not fit is dropped and counted.
+    /// The program's standard output. Text that standard output does not accept is dropped and counted.
     Stdout,
     /// The file with this path.
     Path(PathBuf),

@@ -533,7 +533,8 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<InvalidValue>) {
 }
 
 /// Parses the list of output files. Returns the outputs in the order of [`Output::all`], without duplicates. A
-/// recording of all rows replaces a recording of the sums, because it contains the sums and has the same file name.
+/// recording of all rows replaces a recording of the sums, because the recording of all rows contains the sums and has
+/// the same file name.
 fn formats(value: &str) -> (Vec<Output>, Option<InvalidValue>) {
     let all = Output::all();
     let understand =

@@ -76,7 +76,8 @@ pub struct Settings {
     /// Stacks to which the work of PyTorch's backward pass is attributed: those of autograd's thread, or those of the
     /// forward pass.
     pub backward: Backward,
-    /// Stacks that are shown for a node of a CUDA graph: its launch, its capture, or both.
+    /// Stacks that are shown for a node of a CUDA graph: the stack that launched the graph, the stack that created the
+    /// node, or both.
     pub graph: GraphStacks,
     /// Whether each launch of a CUDA graph is recorded as one activity, without the graph's nodes.
     pub whole_graphs: bool,
@@ -97,8 +98,8 @@ pub struct Settings {
     pub cpu_timer: bool,
     /// Whether to record where threads that launch GPU work wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// Every `verify`-th stack is captured again by other methods, and the results are compared. 0: no stack is
-    /// verified.
+    /// Every `verify`-th stack is captured again by different methods, and the captured stacks are compared. 0: no
+    /// stack is verified.
     pub verify: u32,
     /// Whether each launch calls an empty marker function, so that an external probe can read the launch's correlation
     /// id.

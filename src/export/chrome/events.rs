@@ -217,7 +217,8 @@ pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
     events.put(format_args!("]}}"));
 }
 
-/// Writes the names of the processes, threads and streams. A stream is named after the id that CUPTI gave it.
+/// Writes the names of the processes, threads and streams. The name of a stream contains the id that CUPTI gave the
+/// stream.
 pub fn write_track_names(
     events: &mut EventText,
     profile: &Profile,

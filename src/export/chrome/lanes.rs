@@ -27,7 +27,8 @@ struct Lane {
 impl Lanes {
     /// Returns the track id for work that runs from `start` to `end`. `stream` contains the index of the GPU and the id
     /// of the stream. The first track of a stream has the id of the stream. Work must be passed in the order of start
-    /// times. Work that is passed too late gets an additional track, even if it overlaps nothing.
+    /// times. If work is passed after work with a later start, it may get an additional track even if it overlaps
+    /// nothing.
     pub fn track(&mut self, stream: (u32, u32), start: u64, end: u64) -> u32 {
         let lanes = self.streams.entry(stream).or_default();
         let free = match lanes.iter().position(|lane| lane.end <= start) {

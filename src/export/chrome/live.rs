@@ -92,8 +92,8 @@ impl<W: Write> ChromeText<W> {
         self.kernels.shrink_to_fit();
     }
 
-    /// Returns the first error that occurred while writing. Later calls return `None`. After an error, the file is
-    /// unusable.
+    /// Returns the first error that occurred while writing. Later calls of this function return `None`. After an error,
+    /// the file is unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }

@@ -87,7 +87,7 @@ enum NodeType {
     Collective = 7,
 }
 
-/// Writes a linked execution trace in Chakra's format.
+/// Writes an execution trace that was linked with a Kineto trace, in Chakra's format.
 ///
 /// # Errors
 /// Fails if writing to `out` fails.

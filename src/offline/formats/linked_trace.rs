@@ -15,7 +15,7 @@ use gpuflame_traces::import::OpKind;
 /// Schema version to write if the nodes were converted from version 1.0.1.
 const CONVERTED_SCHEMA: &str = "1.0.2-chakra.0.0.4";
 
-/// Writes a linked execution trace as JSON.
+/// Writes an execution trace that was linked with a Kineto trace, as JSON.
 ///
 /// # Errors
 /// Fails if writing to `out` fails.

@@ -299,7 +299,7 @@ impl SbtWriter<'_> {
                 let shared = u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared);
                 self.write_varints([shared, kernel.registers.into()]);
             }
-            // A graph launched as a whole is written with eight numbers, like a kernel; all of them are 0.
+            // A graph launched as a whole is written with eight numbers, like a kernel, but all eight numbers are 0.
             Detail::Graph => self.write_varints([0; 8]),
             Detail::Copy(_) | Detail::Set(_) => self.write_varints([0, 0, activity.bytes()]),
         }

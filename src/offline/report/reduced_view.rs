@@ -74,7 +74,8 @@ fn heaviest(tree: &ViewTree, max_nodes: usize) -> Vec<bool> {
         let total = totals[at];
         add_to(&mut totals[node.parent as usize], total);
     }
-    // A parent sorts before its children, because its total is at least as large and its index is smaller.
+    // A parent sorts before its children, because the parent's total is at least as large as each child's total, and
+    // the parent's index is smaller.
     let mut order: Vec<usize> = (0..tree.nodes.len()).collect();
     order.sort_unstable_by_key(|&at| (Reverse(totals[at]), at));
     let mut kept = vec![false; tree.nodes.len()];

@@ -34,7 +34,7 @@ const MAX_ROWS: usize = 64;
 pub struct TimelineActivities {
     list: Vec<(Activity, Option<Launched>)>,
     /// GPU work that was launched outside all windows, as (GPU, start, end). GPU work from outside the windows is not
-    /// drawn, but the GPU does not count as idle while it runs.
+    /// drawn, but the GPU does not count as idle while this work runs.
     outside: Vec<(DeviceId, u64, u64)>,
     skipped: u64,
     /// Start of the earliest activity that was skipped. After this time, gpuflame does not know when a GPU was idle.

@@ -1,8 +1,8 @@
 //! Merges neighbouring short slices in each row of the timeline, and packs the rows into bytes.
 //!
 //! The bytes of a row are five columns, each with one number per slice. The columns are: distance from the start of the
-//! previous slice; length; name; count minus 1; and length minus busy time. The last column can be negative: a
-//! difference `d` is stored as `2 * d` if it is at least 0, and as `2 * |d| - 1` if it is negative. Every number is
+//! previous slice; length; name; count minus 1; and length minus busy time. Numbers in the last column can be negative:
+//! a difference `d` is stored as `2 * d` if it is at least 0, and as `2 * |d| - 1` if it is negative. Every number is
 //! stored with seven bits per byte, lowest bits first. The top bit of a byte is set if more bytes of the number follow.
 //! The page's script reads the columns in this order.
 
@@ -52,8 +52,8 @@ impl Slice {
     }
 }
 
-/// Merges neighbouring slices as long as the merged slice, including gaps, lasts at most `resolution` ns. With a
-/// resolution of 0, all slices stay the same. Slices longer than the resolution are not merged, so they remain visible.
+/// Merges neighbouring slices if the merged slice, including gaps, lasts at most `resolution` ns. With a resolution of
+/// 0, all slices stay the same. Slices longer than the resolution are not merged, so they remain visible.
 pub(super) fn merged(slices: &[Slice], resolution: u64) -> impl Iterator<Item = Slice> {
     let mut left = slices.iter().copied().peekable();
     std::iter::from_fn(move || {

@@ -118,8 +118,8 @@ impl RunLabels {
         number
     }
 
-    /// Adds the labels to the names of the page, and returns their indexes there. As in folded stacks, kernels get
-    /// short names, unless two kernels of the view would have the same short name.
+    /// Adds the labels to the page's list of names, and returns the index of each label in that list. As in folded
+    /// stacks, kernels get short names, unless two kernels of the view would have the same short name.
     fn into_names(self, names: &mut FrameNames, whole_kernels: bool) -> Vec<u32> {
         let is_kernel = |(_, tag): &&(FrameName, usize)| *tag > 0 && !whole_kernels;
         let kernels = self.list.iter().filter(is_kernel).map(|(name, tag)| &name.text[*tag..]);

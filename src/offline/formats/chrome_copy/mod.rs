@@ -218,8 +218,8 @@ impl<'a> ChromeCopy<'a> {
     fn keep_what_is_kineto(&mut self, category: &[u8]) {
         let is_kineto = match self.changes.category {
             Some("cuda_runtime" | "cuda_driver") => CALLS.iter().any(|call| call.as_bytes() == category),
-            // Readers of the trace derive the kind of work on an MTIA accelerator from its name, so the category is not
-            // changed.
+            // For work on an MTIA accelerator, readers of the trace derive the kind of work from the event's name, so
+            // the category is not changed.
             Some(_) if category == b"mtia_ccp_events" => true,
             // In Kineto's traces of 2021, a step has the category of an operator.
             Some("user_annotation") => matches!(category, b"user_annotation" | b"cpu_op"),

@@ -1,6 +1,7 @@
 //! Writes one trace event with changes: categories, ids and times are converted to the form that torch.profiler uses.
-//! Only events in another tool's dialect of the format, and events with control characters in their names or
-//! overlapping work, are written this way. Because these events are rare, this code need not be fast.
+//! Only three kinds of events are written this way: events in another tool's dialect of the format, events whose names
+//! contain control characters, and GPU work that overlaps other work. Because these events are rare, this code need not
+//! be fast.
 
 use std::fmt::{Display, Formatter};
 

@@ -146,7 +146,7 @@ impl Tracks {
         (track != lane.1).then_some(track)
     }
 
-    /// Returns the process, number and name of each additional track, and clears the list.
+    /// Returns the process, track id and name of each additional track, and clears the list of additional tracks.
     pub(super) fn take_names(&mut self) -> Vec<(String, u32, String)> {
         std::mem::take(&mut self.names)
     }

@@ -215,8 +215,8 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    /// Writes the instants that the program marked, on the track of the thread that marked each instant. If this thread
-    /// launched no work, the instant is on the track of the process.
+    /// Writes the instants that the program marked, on the track of the thread that marked each instant. If the thread
+    /// that marked the instant launched no work, the instant is on the track of the process.
     fn write_marks(&mut self, events: &JoinedRows) -> Result<()> {
         let threads = threads::launching_threads(self.callers.profile);
         for mark in events.marks() {
@@ -330,7 +330,8 @@ fn queue_key(activity: &Activity) -> (u32, u32, u32) {
 }
 
 /// Returns the name of the stage: the kernel's name, `Memcpy HtoD`, `Memset` and so on. Perfetto shows the stage's name
-/// as the name of the slice. Perfetto releases without the GPU compute view show a kernel's name only there.
+/// as the name of the slice. Perfetto releases without the GPU compute view show a kernel's name only as the name of
+/// the slice.
 fn stage_name(profile: &Profile, work: Work) -> String {
     match work {
         Work::Kernel(name) => clean::text(profile.kernel(name).unwrap_or_default()),
