@@ -91,7 +91,7 @@ fn main() -> io::Result<()> {
 }
 
 impl StubLibrary {
-    /// Builds the stub, a library that exports the names of the functions and contains no code.
+    /// Builds a stub, which is a library that exports the names of functions and contains no code.
     fn build(&self, folder: &Path) -> io::Result<()> {
         let (mut code, mut map) = (String::new(), String::new());
         for (version, symbols) in self.versions {

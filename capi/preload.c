@@ -1,6 +1,6 @@
 /* libgpuflame-preload.so is a small library that can be preloaded (LD_PRELOAD) into a whole shell. Programs that call
- * CUDA are recorded. All other programs are practically unaffected. The library only sets environment variables that
- * make the CUDA driver and NVTX load libgpuflame.so from the same folder.
+ * CUDA are recorded. Programs that do not call CUDA are practically unaffected. The preload library only sets
+ * environment variables that make the CUDA driver and NVTX load libgpuflame.so from the same folder.
  *
  * Every program that the shell starts loads this library. Therefore the preload library has only a few KiB, needs no
  * other library and uses no versioned symbol. Some C libraries lack functions that this library calls. If a needed
@@ -43,8 +43,8 @@ static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTIO
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
 /* Memory for the new list of environment variables and its strings. This memory is used only if the list and the
- * strings fit into it. The memory is in a page to which the loader writes in any case, so it costs no additional
- * page. */
+ * strings fit into it. This array is in a page to which the loader writes in any case, so the array costs no
+ * additional page. */
 static char *room[300];
 
 /* Returns the rest of `text` after `prefix`; NULL if `text` does not begin with `prefix`. */
@@ -171,8 +171,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         for (name = 0; name < NAMES; name++)
             if (!has[name])
                 has[name] = behind(NAME_OF[name], old[count]);
-    /* If CUDA_INJECTION64_PATH is already set, it stays unchanged, and this code only replaces _GPUFLAME_STDERR, in
-     * which an ancestor process has described its own descriptor 2. */
+    /* If CUDA_INJECTION64_PATH is already set, this code leaves that variable unchanged. It only replaces
+     * _GPUFLAME_STDERR, because an ancestor process has stored the identity of the ancestor's descriptor 2 there. */
     bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
     library = has[DRIVER] && is_own(has[OWN], has[DRIVER]) ? has[DRIVER] : NULL;
     if (!bytes && !(has[DRIVER] && has[STDERR])) {

@@ -1,7 +1,7 @@
 //! `libgpuflame.so`: the functions that the CUDA driver, the dynamic loader and C programs call.
 //!
-//! The functions only convert arguments, catch panics and forward calls to the recorder. A panic never leaves this
-//! library. A panic disables gpuflame, and the application continues.
+//! The functions of this library only convert arguments, catch panics and forward calls to the recorder. A panic never
+//! leaves this library. A panic disables gpuflame, and the application continues.
 
 mod alloc;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]

@@ -2,8 +2,8 @@
 //! only since version 2.33. In older versions, the `stat` functions were in a static part of glibc that was linked into
 //! each program. `build.rs` lists the other measures for older versions of glibc.
 //!
-//! The linker prefers the functions of this file to the functions of the C library. The functions are hidden, so that
-//! no other library uses them.
+//! The linker prefers the functions of this file to the functions of the C library. The `stat` functions of this file
+//! are hidden symbols, so that no other library uses them.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int};

@@ -50,7 +50,7 @@ unsafe extern "C" {
 /// unchanged. If another thread adds a variable at the same moment, that variable is lost. (A program with several
 /// threads must not change the environment anyway.)
 fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
-    // SAFETY: `environ` is a variable of the C library, which is read and written as a whole.
+    // SAFETY: The C library's variable `environ` is read and written as a whole.
     let list = unsafe { AtomicPtr::from_ptr(&raw mut environ) };
     let old = list.load(Ordering::Acquire);
     // SAFETY: `old` is null, or a list that ends in null.

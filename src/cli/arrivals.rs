@@ -12,9 +12,9 @@ use gpuflame_offline::analysis::{
     compare_arrivals,
 };
 
-/// Converts the collectives' times from every rank's clock to the clock of the first rank. The times are converted only
-/// if the clocks differ and all ranks run the same collectives. Returns the maximum clock error in ns; 0 if no times
-/// were changed.
+/// Converts the collectives' times from every rank's clock to the clock of the first rank. Times are converted only if
+/// the ranks' clocks differ and all ranks run the same collectives. Returns the maximum clock error in ns; 0 if no
+/// times were changed.
 pub(super) fn align_clocks(ranks: &mut BTreeMap<u32, CollectiveKernels>, console: Console) -> i64 {
     let all: Vec<Vec<(i64, i64, &str)>> = ranks.values().map(in_order).collect();
     let is_first =

@@ -25,11 +25,11 @@ use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_sv
 
 /// Speed-up for which the table shows the saved time. The speed-up is a share of the function's or kernel's own time.
 const SPEED_UP: f64 = 0.1;
-/// Additional speed-ups in percent. The saved time is computed for each additional speed-up. The result is the largest
-/// speed-up up to which the saved time grows linearly.
+/// Additional speed-ups in percent. The saved time is computed for each additional speed-up. These saved times
+/// determine the largest speed-up up to which the saved time grows linearly.
 const SPEED_UPS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
-/// Maximum relative difference between the saved time and a straight line. The growth counts as linear if the
-/// difference is at most this large.
+/// Maximum relative difference between the saved time and a straight line. If the difference is at most this large, the
+/// saved time counts as growing linearly.
 const SLOPE_TOLERANCE: f64 = 0.02;
 
 /// Compare functions and kernels: how much faster would the run be if one of them were 10 % faster?
@@ -224,7 +224,7 @@ impl<'a> Functions<'a> {
             let function = || Some(names.function_of(host.context).unwrap_or_else(of_call));
             of_context.entry(host.context).or_insert_with(function);
         }
-        // The times are summed per stack first, because there are fewer stacks than times.
+        // The host times are summed per stack first, because there are fewer stacks than host times.
         let mut by_context: IdMap<ContextId, IdMap<u32, u64>> = IdMap::default();
         found.path.each_time_between(&found.history, &mut |call, context, nanos| {
             let function = |context: ContextId| {
@@ -275,8 +275,8 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// Returns the change that makes a candidate faster. The factor of the returned change is 1, and the caller
-    /// replaces it.
+    /// Returns the change that makes a candidate faster. The returned change has the factor 1, which the caller
+    /// replaces.
     fn edit(&self, candidate: &Candidate) -> Edit {
         match candidate {
             Candidate::Work(name) => {

@@ -66,11 +66,12 @@ impl Check {
         }));
         findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
         let is_text = self.report.format == ReportFormat::Text;
-        // Text output shows only the description of a check. Other formats also show the id of the check.
+        // Text output shows only the description of a check. Output formats other than text also show the id of the
+        // check.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
         // Formats for programs list every check. Text output does not list the checks that found nothing and have no
-        // figures, but only counts them.
+        // figures, and prints only the number of these checks.
         let is_silent = |finding: &Finding| finding.severity == Severity::Absent && finding.figures.is_none();
         let silent = findings.iter().filter(|finding| is_silent(finding)).count();
         let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));
@@ -117,7 +118,8 @@ const GOOD_NEWS: [(&str, &str); 16] = [
 ];
 
 /// Returns the cells of a finding. If a check found nothing and its name contains a negation, text output shows a
-/// sentence from `GOOD_NEWS` instead of `none` and the name. Other formats always contain the name of the check.
+/// sentence from `GOOD_NEWS` instead of `none` and the name. Output formats other than text always contain the name of
+/// the check.
 fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
     let (count, share) = match finding.figures {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),

@@ -175,7 +175,7 @@ fn copy(input: &Source, opened: Opened, output: &Target, console: Console) -> Re
     let (opened, tracks) = match is_file {
         true => {
             let mut finder = TrackFinder::default();
-            // The second pass prints the remarks.
+            // The second pass over the trace prints the remarks.
             input.events(opened, Console { quiet: true, ..console }, &mut finder)?;
             (input.open()?, finder.tracks())
         }

@@ -225,8 +225,8 @@ impl Convert {
     }
 }
 
-/// Files of a data set that is being written. The files get their final names only when all files are complete. If
-/// `Partitions` is dropped earlier, the files are removed.
+/// Files of a data set that is being written. The files of a data set get their final names only when all files are
+/// complete. If `Partitions` is dropped before all files are complete, the files are removed.
 #[derive(Default)]
 struct Partitions(Vec<(PathBuf, Draft)>);
 
@@ -290,7 +290,7 @@ fn read(
     Ok((explained, events))
 }
 
-/// Returns a parser for the word that names a format. The parser makes the help text list all formats with their
+/// Returns a parser for the word that selects a format. The parser makes the help text list all formats with their
 /// purposes.
 fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));

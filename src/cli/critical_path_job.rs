@@ -20,8 +20,8 @@ use gpuflame_offline::analysis::{LastRank, PathPart};
 
 /// A part of the job's critical path.
 struct JobPart {
-    /// The part of the path. The times of the part are on the job's clock. The part's instructions are indices in the
-    /// list of its own rank.
+    /// The part of the path. The times of this part are on the job's clock. The part refers to instructions by their
+    /// indices in the list of the part's rank.
     part: PathPart,
     /// Index of the part's rank in `FoundJob::ranks`.
     rank: usize,
@@ -147,7 +147,8 @@ impl JobReport {
         tables
     }
 
-    /// Returns the table of time on the path per rank. The times add up to the duration of the shown time range.
+    /// Returns the table of time on the path per rank. The times of all ranks add up to the duration of the shown time
+    /// range.
     fn rank_table(&self) -> Table {
         let columns = &[
             "rank",
@@ -187,7 +188,7 @@ impl JobReport {
             let of_rank = path_groups(self.names(rank), &of_rank).into_iter();
             groups.extend(of_rank.map(|group| (self.number(rank), group)));
         }
-        // The sort is stable, so groups with equal times stay in the order of the ranks.
+        // Sorting by time is stable, so groups with equal times stay in the order of the ranks.
         groups.sort_by_key(|(_, group)| Reverse(group.nanos));
         groups
     }

@@ -1,5 +1,5 @@
-//! `gpuflame demo`: runs the demo program, which is installed together with the command. The program's folder also
-//! contains the simulated CUDA stack. The source code of the demo program is the example `demo` in the repository.
+//! `gpuflame demo`: runs the demo program, which is installed together with the command. The folder of the demo program
+//! also contains the simulated CUDA stack. The source code of the demo program is the example `demo` in the repository.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use super::run::library;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stderr;
 
-/// Name of the demo's folder. The folder is next to the command (in a wheel) or in the folder `../lib`.
+/// Name of the demo's folder. The demo's folder is next to the `gpuflame` command (in a wheel) or in the folder
+/// `../lib`.
 const FOLDER: &str = "gpuflame-demo";
 
 /// Record a small demo program, with or without a GPU.

@@ -433,8 +433,8 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Returns the parts of a path. The time between two calls is one part in the result, even if the path divides it. The
-/// graph has no nodes for the individual stacks between two calls.
+/// Returns the parts of a path. The returned list has one part for the time between two calls, even if the path divides
+/// this time into several parts. The graph has no nodes for the individual stacks between two calls.
 fn undivided(parts: &[PathPart]) -> Vec<PathPart> {
     let mut whole: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {

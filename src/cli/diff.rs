@@ -190,8 +190,8 @@ impl Diff {
     }
 }
 
-/// Whether a row is shown. Returns true if the counts differ, or if the durations differ by more than chance would
-/// explain.
+/// Whether a row is shown. Returns true if the counts of the two runs differ, or if their durations differ by more than
+/// chance would explain.
 fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }

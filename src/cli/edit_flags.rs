@@ -371,8 +371,8 @@ impl WorkNames<'_> {
                 return 0;
             }
             let next = turn.entry((instruction.device, instruction.context, instruction.stream)).or_default();
-            // If work is selected by name, all selected work leaves its stream. If no name is given, a part of the work
-            // stays on its stream.
+            // If GPU work is selected by name, all selected work moves away from its original stream. If no name is
+            // given, a part of the GPU work stays on its original stream.
             let lanes = if regex.is_some() { count } else { count + 1 };
             let lane = *next % lanes + u8::from(regex.is_some());
             *next = (*next + 1) % lanes;

@@ -30,7 +30,7 @@ impl Explained {
     /// Returns an error if the recording is truncated or damaged and contains no GPU activity.
     ///
     /// # Errors
-    /// The error is `Format`, and its message contains the next step for the user.
+    /// The error is `Format`, and the error's message contains the next step for the user.
     pub(super) fn require_activities(&self, source: &Source) -> Result<()> {
         let is_whole = self.facts.writer_state.is_none() && self.facts.damaged == 0;
         if is_whole || self.ledger.tally.activities.seen > 0 {
@@ -47,7 +47,7 @@ impl Explained {
     /// empty.
     ///
     /// # Errors
-    /// The error is `Format`, and its message contains the next step for the user.
+    /// The error is `Format`, and the error's message contains the next step for the user.
     pub(super) fn need_samples(&self, source: &Source, view: &View) -> Result<()> {
         let is_incomplete = self.facts.writer_state.is_some() || self.facts.damaged > 0;
         if !is_incomplete || self.profile.has(view) || self.profile.has(&GPU) {
@@ -76,8 +76,8 @@ pub(super) fn explain_sums_with(
     explain_opened(source, source.open()?, &options, console, sink)
 }
 
-/// Returns the memory limit for sums, in bytes. The memory limit is the same as in a recorded process. Verbs that store
-/// single activities do not have a memory limit, because they need the stack of every activity.
+/// Returns the memory limit for sums, in bytes. The sums have the same memory limit as in a recorded process. Verbs
+/// that store single activities do not have a memory limit, because they need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
     Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }
@@ -107,7 +107,7 @@ pub(super) fn explain_opened(
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
     memory::return_freed_memory();
     let (mut profile, ledger, unnamed, tied) = run.into_parts();
-    // The share of the steps that the launches cover is computed from the times of launches, which a recording with
+    // The share of launches whose GPU work was recorded is computed from the times of launches, which a recording with
     // only sums does not contain.
     if !facts.has_only_sums {
         let is_trace = facts.kind != Kind::Recording;

@@ -136,7 +136,7 @@ fn offset(found: &FoundPath) -> i64 {
     found.explained.facts.linked.as_ref().map_or(0, |linked| linked.offset)
 }
 
-/// Finds the critical path of the job. The times on the path are on the clock of the first rank.
+/// Finds the critical path of the job. The times on the job's path are on the clock of the first rank.
 fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<JobPath> {
     let ahead_of_job = |rank: &FoundRank| offset(&rank.found).saturating_sub(rank.shift);
     let first = ahead_of_job(&ranks[0]);

@@ -47,8 +47,8 @@ impl FoundPath {
         Self::read_with(input, &ReadOptions { ranges, ..ReadOptions::default() }, console)
     }
 
-    /// Does the same as `read`, but for replays. The path has neither parts nor slack, and the states of host threads
-    /// while a GPU was idle are not read.
+    /// Does the same as `read`, but for replays. For a replay, the path has neither parts nor slack, and the states of
+    /// host threads while a GPU was idle are not read.
     pub(super) fn read_to_replay(input: &Source, console: Console) -> Result<Self> {
         let options = ReadOptions { without_host_states: true, ..ReadOptions::default() };
         let (explained, rows) = Self::read_rows(input, &options, InstructionRows::default(), console)?;
@@ -173,7 +173,7 @@ pub(super) fn stretch_of(whole: (u64, u64), from: Option<i64>, to: Option<i64>) 
     Ok((from, to))
 }
 
-/// Returns the error for two instructions that contradict each other. The message names both instructions.
+/// Returns the error for two instructions that contradict each other. The error's message names both instructions.
 fn contradiction(input: &Source, list: &InstructionList, profile: &Profile, worst: &Contradiction) -> Error {
     let name = |number: u32| {
         let instruction = list.get(number);

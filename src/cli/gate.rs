@@ -239,8 +239,9 @@ impl Gate<'_> {
         Conclusion { word, code, passes, sentence, change, pairs_needed, reason: None }
     }
 
-    /// Builds the result table. The first rows of the table are the total, the step, busy time and wall time. The rows
-    /// with a verdict come second, and the rows with the largest changes come last.
+    /// Builds the result table. The first rows of the table are the total, the step, busy time and wall time. Next come
+    /// the rows with the verdict `slower` or `faster`, and then all remaining rows. Both groups are sorted by the size
+    /// of the change, largest first.
     fn table(&self, rows: &[Row], changes: &[PairChange]) -> Table {
         let mut all: Vec<(&Row, &PairChange, i64)> =
             rows.iter().zip(changes).map(|(row, change)| (row, change, row.cost(change))).collect();
@@ -496,7 +497,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Returns the rows to compare. The first row is the total.
+    /// Returns the rows to compare. The first row to compare is the total.
     fn rows(&self, console: Console) -> Vec<Row> {
         let row =
             |by, name: String, value: &dyn Fn(&RunValues) -> u64, whole: Option<(&'static str, f64)>| {
@@ -538,7 +539,8 @@ impl<'a> Sides<'a> {
                 .map(|name| {
                     let value = |run: &RunValues| sums(run).get(name).copied().unwrap_or(0);
                     // The change of a row is computed from logarithms. A name that is missing in a run has the time 0,
-                    // which has no logarithm. The change of its row is therefore a share of all GPU work.
+                    // which has no logarithm. If a name is missing in a run, the change of the name's row is therefore
+                    // given as a share of all GPU work.
                     let whole = self.all().any(|run| value(run) == 0).then_some(("GPU work", work));
                     row(by, name.clone(), &value, whole)
                 })
@@ -607,8 +609,8 @@ mod tests {
         assert_eq!(other_gpu, ["different GPUs: NVIDIA H100 in a, NVIDIA A100 in x"]);
         assert_eq!(problems(&|run| run.used_gpus = 2), ["different numbers of GPUs in use: 1 in a, 2 in x"]);
         // If the change fuses kernels, the number of kernels may be smaller after the change. However, if one side has
-        // three times as many kernels as the other side, the two sides do different work. If a run has more steps, the
-        // number of kernels must grow by the same factor as the steps.
+        // three times as many kernels as the other side, the two sides do different work. If one run has more steps
+        // than another run, the number of kernels must be larger by the same factor.
         assert_eq!(problems(&|run| run.operations = 600), [""; 0]);
         let more = problems(&|run| run.operations = 3000);
         assert_eq!(more, ["1,000 GPU operations per run before, 3,000 after: this is not the same work"]);

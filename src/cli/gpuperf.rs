@@ -130,7 +130,7 @@ struct TempFolder(PathBuf);
 impl TempFolder {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gpuflame-gpuperf-{}", std::process::id()));
-        // `gpuflame run` would take a `%` in the path for the start of a macro.
+        // `gpuflame run` would interpret a `%` in the path as the start of a macro.
         if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
             return Err(usage_error(format!(
                 "{} contains a %; set TMPDIR to another folder",

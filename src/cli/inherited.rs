@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 #[used]
-// SAFETY: the C library calls each function in this section with arguments. The functions may ignore the arguments.
+// SAFETY: the C library calls each function in this section with arguments. A function in this section may ignore these
+// arguments.
 #[unsafe(link_section = ".init_array")]
 static NOTE_INHERITED: extern "C" fn() = gpuflame_os::child::note_inherited;

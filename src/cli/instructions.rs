@@ -125,8 +125,8 @@ impl Instructions {
         self.shown.check()?;
         let format = self.format()?;
         let mut rows = InstructionRows::default();
-        // Every instruction needs the API call that issued it. The options therefore have no memory limit, because a
-        // limit would drop stacks.
+        // Every instruction needs the API call that issued it. The options for reading therefore have no memory limit,
+        // because a limit would drop stacks.
         let options = ReadOptions::default();
         let mut explained = explain_opened(&self.input, self.input.open()?, &options, console, &mut rows)?;
         explained.facts.add_to(&mut rows);
@@ -192,7 +192,8 @@ impl Instructions {
         Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
     }
 
-    /// Returns the error for filters that no instruction matches. The message lists the streams and kinds that exist.
+    /// Returns the error for filters that no instruction matches. The error's message lists the streams and kinds that
+    /// exist in the file.
     fn nothing_shown(&self, list: &InstructionList) -> Error {
         let (mut kinds, mut streams) = (BTreeSet::new(), BTreeSet::new());
         let each = &mut |instruction: &Instruction<'_>| {
@@ -218,8 +219,8 @@ impl Instructions {
     }
 }
 
-/// Returns the times of the first and the last call. The range from the first to the last call is the window if no GPU
-/// work has times.
+/// Returns the times of the first and the last call. If no GPU work has times, the range from the first to the last
+/// call is used as the window.
 fn calls_window(list: &InstructionList) -> (u64, u64) {
     let (mut first, mut last) = (u64::MAX, 0);
     let each = &mut |instruction: &Instruction<'_>| {

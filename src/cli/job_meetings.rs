@@ -1,8 +1,8 @@
 //! Determines which collective kernels on different ranks of a job belong to the same collective.
 //!
 //! If all ranks run the same sequence of collectives, kernels at the same position belong together. If the sequences
-//! differ, only a part of the ranks takes part in some collectives. The process groups that the traces name then
-//! determine the ranks of each collective.
+//! differ, only a part of the ranks takes part in some collectives. In this case, the process groups in the traces
+//! determine which ranks take part in each collective.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,8 +20,8 @@ use gpuflame_traces::import::{Kind, Options};
 pub(super) struct MeetingRank<'a> {
     pub(super) number: u32,
     pub(super) source: &'a Source,
-    /// Collectives of the rank, sorted by start, each with the index of its instruction. The times are on the clock of
-    /// the rank's file.
+    /// Collectives of the rank, sorted by start, each with the index of its instruction. The times of the collectives
+    /// are on the clock of the rank's file.
     pub(super) collectives: &'a [(TimedCollective, u32)],
 }
 

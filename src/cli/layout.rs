@@ -1,6 +1,6 @@
 //! Lays out tables as text. In a pipe or a file, a table has every column and complete names. On a terminal, a table is
 //! fitted to the width of the terminal. The least useful columns are left out first, and then names are cut. The last
-//! line lists the columns that were left out.
+//! line below the tables lists the columns that were left out.
 
 use std::io::Write;
 
@@ -127,8 +127,8 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
     Ok(())
 }
 
-/// Writes each sentence on a new line, wrapped at the width of the page. The first sentence is emphasized as the most
-/// important.
+/// Writes each sentence on a new line, wrapped at the width of the page. The first sentence is the most important, so
+/// it is emphasized.
 pub(super) fn write_sentences(sentences: &[String], page: Page, out: &mut dyn Write) -> Result<()> {
     let columns = page.columns.unwrap_or(usize::MAX);
     for (at, sentence) in sentences.iter().enumerate() {

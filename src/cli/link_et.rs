@@ -95,8 +95,9 @@ impl LinkEt {
         failed.map_or(Ok(Outcome::Clean), Err)
     }
 
-    /// Checks the output folder and the kinds of all input files. The check is done before any pair is linked, because
-    /// linking may take minutes. A pipe can be opened only once, so a pipe is checked later, when its pair is linked.
+    /// Checks the output folder and the kinds of all input files. All files are checked before the first pair is
+    /// linked, because linking may take minutes. A pipe can be opened only once, so a pipe is checked later, when its
+    /// pair is linked.
     fn check_inputs(&self, pairs: &[&[Source]]) -> Result<()> {
         if self.inputs.iter().filter(|input| **input == Source::Stdin).count() > 1 {
             return Err(usage_error(

@@ -270,9 +270,9 @@ impl GpuTrace {
     }
 
     /// Converts the times of launches to the clock of the CPU stacks. Some profilers write times relative to
-    /// `baseTimeNanoseconds`. Other profilers also write a base, but their times are absolute. The base is therefore
-    /// added only if the launches then overlap the stacks in time, and would not overlap the stacks without the
-    /// addition.
+    /// `baseTimeNanoseconds`. Other profilers also write a base time, but the times in their traces are absolute. The
+    /// base is therefore added only if the launches then overlap the stacks in time, and would not overlap the stacks
+    /// without the addition.
     fn align_clock(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) =
             (time_range(stacks, |stack| stack.time), self.launch_range())
@@ -357,7 +357,7 @@ fn numeric_id(id: Id<'_>) -> Option<i64> {
 type WeightedLines = BTreeMap<String, Weight>;
 
 /// Returns one line for every stack with the GPU work of its launch, followed by lines for the work without a stack.
-/// The lines therefore include all GPU time.
+/// The returned lines therefore include all GPU time.
 fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>]) -> WeightedLines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&FramedWork>| {

@@ -133,7 +133,7 @@ impl PathRanges {
     }
 
     /// Returns the table with one row per occurrence. A row contains the time on the path within the occurrence. The
-    /// times of a row add up to the occurrence's duration. `parts` are all parts of the path.
+    /// times in a row add up to the duration of the row's occurrence. `parts` are all parts of the path.
     pub(super) fn table(&self, parts: &[PathPart], zero: u64, most: usize) -> Table {
         let columns = &[
             "start_ns",
@@ -287,7 +287,8 @@ fn bare_name(frame: &str) -> &str {
     marked.map_or(frame, |(_, name)| name)
 }
 
-/// Returns the error for a name that no range has. The message lists similar names first, then the most frequent names.
+/// Returns the error for a name that no range has. The error's message lists similar names first, then the most
+/// frequent names.
 fn unknown_name(name: &RangeName, input: &Source, names: &BTreeMap<&Arc<str>, usize>) -> Error {
     let text = &name.text;
     if names.is_empty() {

@@ -12,7 +12,8 @@ use gpuflame_model::profile::format_nanos;
 use gpuflame_offline::analysis::{PathClass, PathPart};
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
-/// Returns the table with the time of each class on the critical path. The times add up to the length of the window.
+/// Returns the table with the time of each class on the critical path. The times of all classes add up to the length of
+/// the window.
 pub(super) fn class_table(parts: &[PathPart], total: u64) -> Table {
     let mut sums: BTreeMap<PathClass, (u64, u64)> = BTreeMap::new();
     for part in parts {
@@ -107,7 +108,7 @@ fn name_cell(class: PathClass, name: String) -> Cell {
     }
 }
 
-/// Minimum share of the path, in percent, that the answer names. A smaller share would be shown as 0.0 %.
+/// Minimum share of the path, in percent, that the verb's short answer lists. A smaller share would be shown as 0.0 %.
 const MIN_SHARE_PERCENT: f64 = 0.05;
 
 /// Returns one line with the share of the path that each kind of part has, as the verb's short answer.

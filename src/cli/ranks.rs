@@ -90,8 +90,8 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             None => return Ok(ranks),
             Some(pair) => twice = twice.or(Some((pair, ranks[pair.0]))),
         }
-        // If two traces state the same rank in their contents, their names are not tried, because different names only
-        // show that a file was copied.
+        // If two traces state the same rank in their contents, the ranks in their file names are not used, because a
+        // copy of a trace may have a different file name.
         if at == 0 {
             break;
         }

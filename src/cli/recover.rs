@@ -38,7 +38,8 @@ pub(super) struct Recover {
 
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // The new files replace the files that `libgpuflame.so` would have written, so they get the same permissions.
+        // The recovered files replace the files that `libgpuflame.so` would have written, so they get the same
+        // permissions.
         file::set_file_mode(settings::from_environment().0.file_mode);
         survive_file_size_limit();
         let (mut any, mut finished, mut incomplete) = (false, Vec::new(), Vec::new());
@@ -101,7 +102,7 @@ impl Recovered {
 
 /// Outcome of an attempt to recover the files of a process.
 pub(super) enum Recovery {
-    /// The files were written, except the files whose errors have been printed.
+    /// The output files were written, except those files for which an error has been printed.
     Written(Recovered),
     /// No files were written, because the process may still be running. A process that is still running writes its
     /// files itself.
@@ -185,8 +186,8 @@ const MAX_FILE_NUMBERS: u32 = 10_000;
 
 /// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If a path is taken, returns `NAME.1.svg` and so on, with the
 /// same number in all paths. A path may be taken because a process was interrupted while it exited. A path may also be
-/// taken by another process with the same name. The other process may have written only its recording so far, or may be
-/// writing its files now.
+/// taken by another process with the same name. A process with the same name may have written only its recording so
+/// far, or may be writing its other files now.
 fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));

@@ -9,8 +9,8 @@ use super::times::parse_micros;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::analysis::{Moment, MomentKind};
 
-/// Tests whether a moment keeps its recorded time, because it is outside the replayed part. The first argument is the
-/// index of the moment.
+/// Tests whether a moment keeps its recorded time, because it is outside the replayed part. The first argument of the
+/// function is the index of the moment.
 pub(super) type OutsideTest<'a> = dyn Fn(usize, &Moment) -> bool + 'a;
 
 /// Flags that select a part of a run. Calls and GPU work outside the part happen at the recorded times.
@@ -57,7 +57,7 @@ impl PartFlags {
             || !self.stream.is_empty()
     }
 
-    /// Returns the test whether a moment is outside the part that is replayed.
+    /// Returns a function that tests whether a moment is outside the replayed part.
     ///
     /// # Errors
     /// Fails if the part contains no moment.

@@ -87,7 +87,7 @@ pub(super) enum UnknownPath {
     ImpossibleDurations,
     /// Too many launches have no recorded activity.
     MissingWork,
-    /// Idle time is unknown for another reason. The text contains the reason.
+    /// Idle time is unknown for another reason. The text of this variant states the reason.
     UnknownIdle(String),
 }
 
@@ -207,8 +207,8 @@ impl RunPath {
 }
 
 /// Returns the clause about the longest time that faster host code could save. Returns an empty text unless host time
-/// is most of the path and a stream is busy most of the time. The bound is the GPU work of one stream, because the work
-/// of several streams may overlap more once it is launched earlier.
+/// is most of the path and a stream is busy most of the time. The saved time is bounded by the GPU work of only one
+/// stream, because work of several streams may overlap more if it is launched earlier.
 fn limit_of_host_code(parts: &[PathPart], profile: &Profile) -> String {
     let streams = profile.streams().iter().filter(|stream| stream.stream.is_some());
     let Some(longest) = streams.max_by_key(|stream| stream.nanos) else { return String::new() };

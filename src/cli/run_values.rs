@@ -35,7 +35,8 @@ pub(super) struct RunValues {
     /// Reasons why the run cannot be compared.
     pub(super) problems: Vec<String>,
     pub(super) program: String,
-    /// Models of the machine's GPUs, sorted by name. The list is empty for traces, which do not contain the models.
+    /// Models of the machine's GPUs, sorted by name. This list is empty for traces, because traces do not contain the
+    /// models of GPUs.
     pub(super) gpus: Vec<String>,
     /// Number of GPUs that ran at least one kernel, copy or fill.
     pub(super) used_gpus: u64,

@@ -39,7 +39,8 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // The folder is listed once before the server starts, so that a wrong folder name is an error.
+        // The folder is listed once before the server starts, so that a wrong folder name is reported as an error
+        // immediately.
         self.files()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let server =
@@ -52,7 +53,7 @@ impl Serve {
         std::thread::scope(|scope| {
             for client in listener.incoming().filter_map(io::Result::ok) {
                 let server = &server;
-                // The result of the answer is ignored, because it is not an error if a client disconnects early.
+                // Failures to send the answer are ignored, because it is not an error if a client disconnects early.
                 scope.spawn(move || drop(server.answer(&client)));
             }
         });

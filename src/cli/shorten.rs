@@ -88,8 +88,8 @@ fn names_without_folders<'a>(texts: &[Text<'a>]) -> Vec<Cow<'a, str>> {
     texts.iter().map(short).collect()
 }
 
-/// Cuts all texts to `lines` lines of width `line_width`, and returns the lines of each text. The result is `None` for
-/// a text that would become equal to another text.
+/// Cuts all texts to `lines` lines of width `line_width`, and returns the lines of each text. Returns `None` in place
+/// of the lines of a text that would become equal to another text.
 fn fit_in_lines(
     texts: &[Text<'_>],
     kind: TextKind,
@@ -163,8 +163,8 @@ enum Way {
 }
 
 impl Way {
-    /// Returns the place to keep of the text at index `at` in a sorted group. A place is the index of a character, or
-    /// of a frame of a stack.
+    /// Returns the place that must be kept in the text at index `at` of a sorted group. A place is the index of a
+    /// character, or of a frame of a stack.
     fn place(self, group: &[&str], at: usize, kind: TextKind) -> Option<usize> {
         let common = |one: &str, other: &str| match kind {
             TextKind::Stack => one.split(';').zip(other.split(';')).take_while(|(a, b)| a == b).count(),
@@ -184,8 +184,8 @@ impl Way {
     }
 }
 
-/// Cuts a name to `width`. The text around the character at index `place` is kept. If `place` is `None`, the middle is
-/// omitted, because the beginning and the end of a kernel's name are the most informative parts.
+/// Cuts a name to `width`. The part of the name around the character at index `place` is kept. If `place` is `None`,
+/// the middle is omitted, because the beginning and the end of a kernel's name are the most informative parts.
 fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
     let room = width.saturating_sub(GAP.len());
     let Some(place) = place else {
@@ -196,7 +196,8 @@ fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
         if place <= before.chars().count() {
             return format!("{}{GAP}", start(text, room));
         }
-        // The beginning is equal in the whole group, so it is omitted. Omitting it leaves more room for the difference.
+        // All texts of the group have the same beginning, so the beginning is omitted. This leaves more room for the
+        // place at which the texts differ.
         let room = room - before.width();
         let from = place.saturating_sub(room / 4).max(before.chars().count());
         let rest: String = text.chars().skip(from).collect();
@@ -257,7 +258,8 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
         }
         if joined(&frames, &kept).width() > width {
             if kept.len() == 1 {
-                // Here, not even the most important frame fits together with the gaps before and after it.
+                // In a column this narrow, not even the most important frame fits together with the gaps before and
+                // after it.
                 let (before, after) = (if at > 0 { "...;" } else { "" }, if at < last { ";..." } else { "" });
                 let frame = &frames[at];
                 if frame.width() + before.len() + GAP.len() <= width {

@@ -57,7 +57,8 @@ impl StateBands {
         })
     }
 
-    /// Returns the name of a stream's track. The name contains the CUDA context only if the GPU has several contexts.
+    /// Returns the name of a stream's track. The name of a stream's track contains the CUDA context only if the GPU has
+    /// several contexts.
     fn name(&self, (device, context, stream): StreamKey) -> String {
         let has_contexts = self.streams.keys().any(|other| other.0 == device && other.1 != context);
         let context = if has_contexts { format!(" context {}", context.0) } else { String::new() };

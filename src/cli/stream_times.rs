@@ -10,7 +10,7 @@ use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{DurationContradiction, StreamOrder, WorkSpans, check_stream_order};
 
-/// Maximum number of activities whose order is checked by verbs that otherwise store only sums. The maximum number of
+/// Maximum number of activities whose order is checked by verbs that otherwise store only sums. Checking this number of
 /// activities takes about 50 MB of memory.
 pub(super) const MAX_SPANS: usize = 1 << 20;
 /// Name of the table of impossible durations.

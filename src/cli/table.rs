@@ -68,7 +68,7 @@ impl Table {
         self.total = Some(cells);
     }
 
-    /// Sets the number of rows that exist. The table may contain only the first of the existing rows.
+    /// Sets the number of rows that exist. The table may contain only the first few of these rows.
     pub(super) fn set_all_rows(&mut self, all: usize) {
         self.left_out = all.saturating_sub(self.rows.len()) as u64;
     }
@@ -152,8 +152,8 @@ impl Cell {
         if let Self::Stack(_, own) = self { own.as_deref() } else { None }
     }
 
-    /// Returns the text of the cell for people. A kernel that has a short name is shown with this short name. Texts are
-    /// not cut here. In a pipe, numbers of bytes are exact.
+    /// Returns the text of the cell for people. A kernel that has a short name is shown with this short name. This
+    /// function does not cut texts. In a pipe, numbers of bytes are exact.
     pub(super) fn for_people(&self, short: &HashMap<&str, String>, is_terminal: bool) -> String {
         match self {
             Self::Text(text) | Self::Stack(text, _) => text.clone(),

@@ -105,9 +105,9 @@ pub(super) fn markdown_text(text: &str) -> String {
     format!("{fence}{blank}{}{blank}{fence}", text.replace('|', "\\|"))
 }
 
-/// Returns a function that prepares names for output that does not use [`Table`]. The function makes names safe for
-/// terminals and spreadsheets. If `compat` is set, it returns names unchanged, because the output of another tool must
-/// be reproduced exactly.
+/// Returns a function that prepares names for output that does not use [`Table`]. The returned function makes names
+/// safe for terminals and spreadsheets. If `compat` is set, it returns names unchanged, because the output of another
+/// tool must be reproduced exactly.
 pub(super) fn name_writer(compat: bool) -> fn(&str) -> String {
     if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
 }

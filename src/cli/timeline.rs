@@ -203,8 +203,8 @@ fn ruler(offset: u64, step: u64, letters: usize) -> String {
     text
 }
 
-/// Returns the letter for a column, and the letter's style. If the stream ran at all, the letter shows that it ran, so
-/// that no work is hidden. If the stream did not run, the letter shows the longest state.
+/// Returns the letter for a column, and the letter's style. If the stream ran at any time in the column, the letter
+/// shows that the stream ran, so that no work is hidden. If the stream did not run, the letter shows the longest state.
 fn letter(column: &Column) -> (char, Style) {
     let all: u64 = column.iter().sum();
     let running = column[State::Running as usize];

@@ -192,7 +192,7 @@ impl Top {
     /// Returns an error if a pattern of `--comm` matches no name of GPU work.
     ///
     /// # Errors
-    /// Returns `Format`. The message lists similar names.
+    /// Returns `Format`. The error's message lists similar names.
     fn require_communication(&self, profile: &Profile) -> Result<()> {
         let works = profile.works().iter().map(|work| work_name(profile, work.work));
         let names: BTreeSet<Cow<'_, str>> = works.collect();
@@ -539,7 +539,7 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
 /// Idle time in ns and number of gaps, keyed by name. The key `None` represents names that were not recorded.
 type IdleSums = HashMap<Option<String>, (u64, u64)>;
 
-/// Adds the `most` largest sums to `table`. The cell of a name that was not recorded is empty.
+/// Adds the `most` largest sums to `table`. The cell for a name that was not recorded is empty.
 fn idle_sum_table(mut table: Table, sums: IdleSums, total: u64, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
@@ -642,7 +642,7 @@ pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
             add_to(&mut sum.bytes, weight.bytes);
         }
     }
-    // The sort is stable, so rows with equal times stay in the order of their keys.
+    // Sorting by time is stable, so rows with equal times stay in the order of their keys.
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.nanos));
     let figures = |sum: &Weight| {

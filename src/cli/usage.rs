@@ -1,5 +1,5 @@
-//! Completes the command line: adds the options that several verbs share and the groups of verbs in the help text. Also
-//! gives advice about invalid command lines that the parser cannot give.
+//! Completes the command line: adds the options that several verbs share and the groups of verbs in the help text. If a
+//! command line is invalid, also gives advice that the parser cannot give.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -93,8 +93,8 @@ fn grouped_verbs(command: &Command) -> String {
     text
 }
 
-/// Adds tips about an invalid command line that the parser cannot give, and replaces the parser's tips if they would be
-/// misleading. `words` are the words of the command line, beginning with the program's name.
+/// Adds tips that the parser cannot give to the error about an invalid command line. Replaces the parser's tips if they
+/// would be misleading. `words` are the words of the command line, beginning with the program's name.
 pub(super) fn advise(mut error: Error, command: &Command, words: &[OsString]) -> Error {
     let verb = words.iter().skip(1).find_map(|word| command.find_subcommand(word));
     let tips = match error.kind() {
@@ -162,7 +162,7 @@ fn argument_tips(
         error.remove(ContextKind::Suggested);
         return surplus_tips(name, &argument, words);
     }
-    // The parser's other tip suggests to pass the option as a value, which is correct only for the verb `run`.
+    // The parser also suggests passing the option as a value, which is correct only for the verb `run`.
     error.remove(ContextKind::Suggested);
     if let Some(similar) = context(error, ContextKind::SuggestedArg) {
         if !near_misses(argument.trim_start_matches('-'), [similar.trim_start_matches('-')]).is_empty() {

@@ -142,7 +142,8 @@ impl View {
                 .is_none_or(|name| work_name(profile, activity.work()).contains(name.as_str()))
     }
 
-    /// Returns the error for filters that no activity matches. The message lists values that would match activities.
+    /// Returns the error for filters that no activity matches. The error's message lists values that would match
+    /// activities.
     fn nothing_shown(&self, profile: &Profile, events: &JoinedRows, zero: u64) -> Error {
         let activities: Vec<JoinedActivity> = events.activities().collect();
         let devices: BTreeSet<u32> = activities.iter().map(|event| event.activity.device.0).collect();
@@ -256,8 +257,8 @@ fn list(numbers: &BTreeSet<u32>) -> String {
     text.join(", ")
 }
 
-/// Returns the cells with the kinds of memory that a copy or a fill read and wrote. The cells of unknown kinds are
-/// empty.
+/// Returns the cells with the kinds of memory that a copy or a fill read and wrote. The cell for an unknown kind of
+/// memory is empty.
 fn memory(detail: &Detail) -> [Cell; 2] {
     let (from, to) = match detail {
         Detail::Copy(copy) => (copy.from, copy.to),

@@ -1,5 +1,5 @@
 //! Contains the user's requests to the recorder: the settings (a table of environment variables), the names of the
-//! output files, and the schedule of recording windows. The recorder and the command both use this package.
+//! output files, and the schedule of recording windows. The recorder and the `gpuflame` command both use this package.
 
 #![forbid(unsafe_code)]
 

@@ -26,8 +26,8 @@ pub struct PrefixMacros {
 
 /// Environment variables in which launchers (torchrun, Open MPI, PMIx, MPICH and Slurm) store a process's rank. Each
 /// rank variable is paired with the launcher's variable for the number of ranks, if the launcher has such a variable.
-/// The first rank variable that is set is used. `LOCAL_RANK` is last, because it contains only the rank within the
-/// machine.
+/// The rank comes from the first of these rank variables that is set. `LOCAL_RANK` is last, because it contains only
+/// the rank within the machine.
 const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
     ("RANK", Some("WORLD_SIZE")),
     ("OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),

@@ -3,8 +3,8 @@
 //!
 //! Rows are in the order in which activities were matched to their launches, which is nearly chronological order. If an
 //! activity has no launch, its row contains the reason. Rows of kind `lost` count losses. Launches without an activity
-//! have no row. The table of stacks (`stack_table`) counts launches without an activity. The columns `stack` and
-//! `created_stack` contain ids of stacks in the table of stacks.
+//! have no row. Launches without an activity are counted in the table of stacks (`stack_table`). The columns `stack`
+//! and `created_stack` contain ids of stacks in the table of stacks.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -286,6 +286,6 @@ impl<W: Write> Sink for ActivityTable<W> {
         self.activity_with_id(activity, origin, Some(activity.correlation.0.into()));
     }
 
-    /// Does nothing. The table of stacks counts the launches without an activity.
+    /// Does nothing. Launches without an activity are counted in the table of stacks.
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }

@@ -31,7 +31,7 @@ pub fn frame(name: &str) -> Cow<'_, str> {
     clean.replace(';', "\u{ff1b}").into()
 }
 
-/// Cleans `name` for a field of a table. The result is one line and never empty.
+/// Cleans `name` for a field of a table. The cleaned name is one line and never empty.
 pub fn text(name: &str) -> String {
     field(name).into_owned()
 }

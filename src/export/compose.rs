@@ -218,8 +218,8 @@ fn between(
 ) -> Vec<ComposedFrame<'_>> {
     let (mut first, mut second) =
         (context_frames(profile, after, names), context_frames(profile, before, names));
-    // NVTX ranges follow the call at the end of a stack. The ranges of the first call are omitted, because they may
-    // have ended before the second call.
+    // NVTX ranges follow the call at the end of a stack. The NVTX ranges of the first call are omitted, because they
+    // may have ended before the second call.
     split_ranges(&mut first);
     let ranges = split_ranges(&mut second);
     let is_call =
@@ -360,7 +360,8 @@ fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     }
 }
 
-/// Returns the name of the API call of a launch context. The call is the innermost frame that is not an NVTX range.
+/// Returns the name of the API call of a launch context. The frame of the API call is the innermost frame that is not
+/// an NVTX range.
 pub fn call(profile: &Profile, context: ContextId) -> &str {
     let label = || {
         let frames = profile.stack(profile.context(context)?.stack);

@@ -130,7 +130,7 @@ impl Flame {
     }
 
     /// Calls `line` with each stack and its weight. `text` returns the text of a frame; the texts in a stack are
-    /// separated by `;`. Frames that `detail` omits are merged into one frame per parent. The function is not
+    /// separated by `;`. Frames that `detail` omits are merged into one frame per parent. This function is not
     /// recursive, so stacks may have any depth.
     pub fn lines<'a>(
         &'a self,
@@ -331,11 +331,11 @@ fn with_slack(count: usize) -> usize {
 struct FlameBuilder {
     labels: Labels,
     tree: PrefixTree,
-    /// Data of the tree's nodes. The list may be shorter than the tree until `finish`: nodes after the last node with a
-    /// weight have no data yet.
+    /// Data of the tree's nodes. Until `finish` is called, this list may be shorter than the tree, because nodes after
+    /// the last node with a weight have no data yet.
     nodes: Vec<FlameNode>,
-    /// Node at which each stack ends, keyed by the node where the stack starts and its site. The map is a cache, which
-    /// is useful because most stacks have several samples.
+    /// Node at which each stack ends, keyed by the node at which the stack starts and by the stack's site. This map is
+    /// a cache, which is useful because most stacks have several samples.
     stacks: IdMap<(NodeId, SiteKey), NodeId>,
     leaf_labels: LeafLabels,
     /// Buffer for the labels of one stack.

@@ -31,7 +31,7 @@ const COUNTER_WORDS: [&str; 12] = [
 const COUNTER_SEPARATORS: &[u8] = b" _#:=";
 /// Minimum number of digits of an address.
 const MIN_ADDRESS_DIGITS: usize = 6;
-/// Minimum number of digits of an id. The minimum applies to numbers that are not part of a word.
+/// Minimum number of digits of an id. This minimum applies to numbers that are not part of a word.
 const MIN_ID_DIGITS: usize = 5;
 /// Prefix that torch.profiler puts before the class name of a module.
 const MODULE_PREFIX: &str = "nn.Module: ";

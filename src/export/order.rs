@@ -2,7 +2,7 @@
 //!
 //! An ordinary sort reads the common prefix in each comparison of two texts, which causes cache misses. This sort skips
 //! the prefix that all texts share. The texts are then sorted by the next eight bytes, compared as a number. Texts with
-//! the same number are sorted by the eight bytes after them, and so on.
+//! the same number are sorted by their following eight bytes, and so on.
 //!
 //! This sort takes 5 ms for 80,000 kernel names whose first 110 bytes are equal; a sort by comparison takes 50 ms. If
 //! each name has one of four short prefixes, this sort takes 6 ms, and a sort by comparison takes 10 to 18 ms. Speed
@@ -60,8 +60,8 @@ fn suffix<'a>(texts: &[&'a str], at: u32, prefix_len: usize) -> &'a [u8] {
     &texts[at as usize].as_bytes()[prefix_len..]
 }
 
-/// Returns the number of bytes that all texts share after their first `prefix_len` bytes. All texts must share these
-/// first bytes.
+/// Returns the number of bytes that all texts share after their first `prefix_len` bytes. All texts must share their
+/// first `prefix_len` bytes.
 fn common_prefix(texts: &[&str], all: &[(u64, u32)], prefix_len: usize) -> usize {
     let first = suffix(texts, all[0].1, prefix_len);
     all.iter().fold(first.len(), |shared, (_, at)| {

@@ -9,8 +9,8 @@
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
-/// Maximum nesting depth of templates to parse. Real names have up to 12 levels. The limit is needed because a file may
-/// contain any text as a name.
+/// Maximum nesting depth of templates to parse. Real names have up to 12 levels. The maximum depth is needed because a
+/// file may contain any text as a name.
 const MAX_DEPTH: usize = 32;
 /// Maximum number of distinct names that are shortened. A picture has a few hundred names. Finding duplicates among
 /// 10,000 short names takes a megabyte of memory.
@@ -127,7 +127,7 @@ impl<'a> NamePath<'a> {
         }
     }
 
-    /// Returns the last part that is not an operator, which names the function.
+    /// Returns the last part that is not an operator. This part contains the function's name.
     fn naming_part(&self) -> Option<Part<'a>> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }

@@ -30,7 +30,7 @@ const HEADER: [&str; 11] = [
 /// Writes a row for each stack. A row contains the thread, the API call, the frames, three counts, and the source line
 /// of the call if known. The column `activities` counts the activities whose `stack` is the stack of the row. The
 /// column `created` counts the activities whose `created_stack` is the stack of the row. The column `pending` counts
-/// the launches with the stack that have no activity.
+/// the launches that have the stack of the row and no activity.
 ///
 /// # Errors
 /// Errors of `out`.

@@ -1,5 +1,5 @@
-//! Creates the title of a picture. The title names the view and the run, because a picture is often passed on without
-//! its file name.
+//! Creates the title of a picture. The title contains the names of the view and of the run, because a picture is often
+//! passed on without its file name.
 
 use std::fmt::Write as _;
 

@@ -42,7 +42,7 @@ pub fn layout_file(path: &Path) -> Option<PathBuf> {
     meta.is_file().then_some(meta)
 }
 
-/// Reads a `meta` file, which has lines of the form `key: value`. Other YAML syntax is an error.
+/// Reads a `meta` file, which has lines of the form `key: value`. YAML syntax other than such lines is an error.
 ///
 /// # Errors
 /// `Io` if the file cannot be read, or `Format`, which names the faulty line.

@@ -67,7 +67,7 @@ pub struct Run {
 }
 
 /// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 or another tool, plain or
-/// compressed. The format is detected from the content. The path `-` means standard input.
+/// compressed. The file's format is detected from its content. The path `-` means standard input.
 ///
 /// Code addresses are symbolized immediately, using the files that the recording names. Frames without a known name
 /// keep their address.
@@ -135,7 +135,8 @@ pub fn is_writer_alive(writer: &WriterId) -> Option<bool> {
 
 impl Run {
     /// Creates a run from the rows that `rows` emits: joins the rows, sums them, and symbolizes the stacks. The second
-    /// part of the returned pair is the result of `rows`. The joined rows are passed to `sink` before symbolization.
+    /// part of the returned pair is the value that `rows` returned. The joined rows are passed to `sink` before
+    /// symbolization.
     pub fn explained<T>(
         options: &ReadOptions,
         mut sink: impl Sink,

@@ -6,13 +6,13 @@ use std::process::{ExitStatus, Stdio};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 
-/// Path of this program. The path stays valid even if the program's file is replaced while the server runs.
+/// Path of this program. This path stays valid even if the program's file is replaced while the server runs.
 const MYSELF: &str = "/proc/self/exe";
 /// Maximum size in bytes of a verb's standard output. A larger output is an error, because it cannot be shortened to an
 /// answer.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
-/// Maximum size in bytes of a verb's remarks and errors that are sent to the agent. The rest of the remarks and errors
-/// is read and dropped.
+/// Maximum size in bytes of a verb's remarks and errors that are sent to the agent. Remarks and errors beyond this size
+/// are read and dropped.
 const MAX_REMARK_BYTES: usize = 4_000;
 
 /// Output of a verb that succeeded.
@@ -54,7 +54,7 @@ pub(super) async fn run(words: &[String], stop: impl Future<Output = String>) ->
     }
 }
 
-/// Describes how a child ended that failed without printing a reason.
+/// Describes how a child process ended if it failed without printing a reason.
 fn describe(status: ExitStatus) -> String {
     match status.signal() {
         Some(signal) => format!(

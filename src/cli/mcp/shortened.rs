@@ -19,8 +19,8 @@ pub(super) fn shorten(text: String, is_json: bool) -> (String, Option<String>) {
     }
 }
 
-/// Omits the last rows of the longest tables. All tables have the same maximum number of rows. The maximum is the
-/// largest number of rows with which the answer fits.
+/// Omits the last rows of the longest tables. All tables have the same maximum number of rows. The maximum number of
+/// rows is the largest number with which the answer is short enough.
 fn shorten_tables(mut tables: Map<String, Value>) -> (String, Option<String>) {
     let before = row_counts(&tables);
     limit_rows(&mut tables, MAX_ROWS);

@@ -79,8 +79,8 @@ fn is_cost(finding: &&Finding) -> bool {
     finding.severity == Severity::Cost
 }
 
-/// Returns the lengths of the measured parts of both runs, in words. The text includes the change if both parts are of
-/// the same kind.
+/// Returns the lengths of the measured parts of both runs, in words. The text includes the change in length if both
+/// measured parts are of the same kind.
 fn lengths(now: MeasuredPart, before: MeasuredPart) -> String {
     match now.name() == before.name() {
         true => format!("length {}", with_change(now.nanos, before.nanos)),

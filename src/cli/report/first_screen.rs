@@ -46,7 +46,7 @@ pub(super) struct Head {
     pub(super) first_line: String,
     /// Sentences that name the culprit: the cause of idle time, and the resource that limits the run.
     pub(super) culprits: Vec<String>,
-    /// Sentences about the changes since the older run. The list is empty if there is no older run.
+    /// Sentences about the changes since the older run. The list of sentences is empty if there is no older run.
     pub(super) changes: Vec<String>,
     /// Additional sentences that answer why the run is slow.
     pub(super) answers: Vec<String>,
@@ -136,8 +136,8 @@ fn other_facts(job: &Job, not_recorded: &[(String, String)]) -> usize {
     not_recorded.iter().filter(|(what, _)| !first(what)).count()
 }
 
-/// Returns the first line for a job with several ranks. The line names the ranks with the smallest and the largest busy
-/// share.
+/// Returns the first line for a job with several ranks. The first line of a job names the ranks with the smallest and
+/// the largest busy share.
 fn job_line(job: &Job) -> String {
     let sums = |bars: &[DeviceBar]| {
         let sum = |of: fn(&DeviceBar) -> u64| saturating_sum(bars.iter().map(of));

@@ -1,5 +1,5 @@
-//! Writes a page as one HTML file with the script, the style and the data. The sentences are also written as text, for
-//! browsers without JavaScript.
+//! Writes a page as one HTML file with the script, the style and the data. The page's sentences are also written as
+//! text, for browsers without JavaScript.
 
 use std::io::Write;
 
@@ -17,7 +17,7 @@ pub(super) struct Page<'a> {
     pub(super) head: &'a Head,
     /// Data that the script shows, compressed with zlib.
     pub(super) data: &'a [u8],
-    /// Slices of the timeline, compressed with zlib. The slices are empty if the page has no timeline.
+    /// Slices of the timeline, compressed with zlib. This field is empty if the page has no timeline.
     pub(super) slices: &'a [u8],
 }
 

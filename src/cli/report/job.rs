@@ -50,7 +50,7 @@ pub(super) struct RankFacts {
 pub(super) enum PagePath {
     Run(RunPath),
     Job(Box<JobReport>),
-    /// The path of a job with several ranks is unknown. The text contains the reason.
+    /// The critical path of a job with several ranks is unknown. The text of this variant states the reason.
     UnknownOfJob(String),
 }
 
@@ -68,8 +68,8 @@ pub(super) struct Job {
     pub(super) path: PagePath,
     /// Findings about the run or the job, in descending order of severity.
     pub(super) findings: Vec<Finding>,
-    /// Time of work and communication per rank, compared with the other ranks. The list is empty if there is only one
-    /// rank.
+    /// Time of work and communication per rank, compared with the other ranks. This list is empty if the job has only
+    /// one rank.
     pub(super) times: Vec<(RankTime, RankComparison)>,
     /// The part of the run to which the shares of findings refer. The part's length is 0 if the times cannot be
     /// correct.

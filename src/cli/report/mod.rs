@@ -31,8 +31,8 @@ use gpuflame_offline::report::write_data;
 pub(super) use html::escaped;
 use job::Job;
 
-/// Maximum size in bytes of the compressed data in a page. The maximum is 15 MB after encoding as base64, which needs
-/// four characters for three bytes.
+/// Maximum size in bytes of the compressed data in a page. Data of this size takes 15 MB after encoding as base64,
+/// which needs four characters for three bytes.
 const MAX_DATA_BYTES: usize = 15_000_000 / 4 * 3;
 /// Maximum size in bytes of the timeline's slices within the compressed data. The rest of the compressed data is for
 /// flame graphs and tables.

@@ -67,8 +67,8 @@ fn why_words(why: &UnknownPath) -> String {
     }
 }
 
-/// Returns the path of a job as JSON. The parts are not marked in the timeline. The path has the job's clock, but each
-/// row of the timeline has the clock of its rank.
+/// Returns the path of a job as JSON. The parts of a job's path are not marked in the timeline, because the path has
+/// the job's clock, but each row of the timeline has the clock of the row's rank.
 fn job_json(report: &JobReport, answer: &str) -> Value {
     let parts = report.groups().into_iter().take(MAX_PARTS).map(|(rank, group)| {
         let mut part = group_json(&group, &[], 0);

@@ -26,9 +26,9 @@ const SECTION_HEADER_BYTES: usize = 64;
 /// before and after the name.
 const ENTRY_POINT: &[u8] = b"\0InitializeInjection\0";
 
-/// Returns the absolute path of the library to use. The path is `wanted`, or otherwise the library that belongs to this
-/// command. The command's own library is in the same folder as the command (in a build) or in the folder `../lib` (if
-/// installed).
+/// Returns the absolute path of the library to use. The library is `wanted` if that path is given, and otherwise the
+/// library that belongs to this command. The command's own library is in the same folder as the command (in a build) or
+/// in the folder `../lib` (if installed).
 pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return check_library(wanted);
@@ -90,7 +90,7 @@ pub(crate) fn is_ours(path: &OsStr) -> bool {
 
 /// Returns the library to preload. The small library is preloaded if it is installed next to `library`. The small
 /// library does not depend on a C library, so programs with a C library other than glibc start normally. `library`
-/// itself would abort programs with another C library than glibc.
+/// itself would abort programs with a C library other than glibc.
 pub(super) fn library_to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(PRELOAD_NAME);
     // The small library loads `LIBRARY_NAME` from its own folder. Therefore the small library can be used only if

@@ -1,6 +1,6 @@
 //! Reads the reports from the processes of a command. Each process that calls CUDA writes small files about itself to a
 //! folder that was created for the run (`src/recorder/session/process/launcher_report.rs` defines their names). The
-//! processes may run as other users, and may put any other files into the report folder.
+//! processes of the command may run as other users, and may put any files into the report folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -38,7 +38,8 @@ const MAX_RANK_BYTES: u64 = 128 << 20;
 const MAX_DEPTH: u32 = 8;
 /// Maximum total time to wait for processes whose environment is temporarily empty. A process has no environment during
 /// an `exec`, while the Linux kernel reads the start of the program from the disk. The limit applies to all processes
-/// together, so processes that were started with an empty environment use it up only once.
+/// together, so several processes that were really started with an empty environment do not each wait for the full
+/// time.
 const EXEC_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum size in bytes of the environment with which Linux starts a program.
 const MAX_ENVIRONMENT_BYTES: usize = 6 << 20;
@@ -134,7 +135,7 @@ impl ReportFolder {
         let Some(outer) = &self.outer else { return };
         for file in &left.files {
             let Some(name) = file.file_name() else { continue };
-            // A file cannot be renamed to another file system, so it is copied there instead.
+            // Renaming cannot move a file to another file system, so the file is copied there instead.
             if fs::rename(file, outer.join(name)).is_err()
                 && let Some((bytes, _)) = read_file(file)
             {
@@ -172,7 +173,7 @@ fn list_files(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
 }
 
 /// Returns the content and the owner (user id) of a regular file. Rejects files that are too large, and everything that
-/// is not a regular file. Opening a pipe does not block.
+/// is not a regular file. The file is opened in a way that does not block if the file is a pipe.
 fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -283,7 +284,7 @@ impl CollectedReports {
     /// handlers. `recover` recovers one recording and prints its own errors.
     pub(super) fn recover(&mut self, recover: impl Fn(&Path) -> Result<Recovery>) {
         let is_reported = |file: &PathBuf| self.reports.iter().any(|report| report.files.contains(file));
-        // The file must be a regular file, because reading a pipe or a device may never end.
+        // The recording must be a regular file, because reading a pipe or a device may never end.
         let is_left =
             |begun: &&UnfinishedFile| begun.is_ours && begun.file.is_file() && !is_reported(&begun.file);
         let mut left: Vec<_> = self.unfinished.iter().filter(is_left).collect();

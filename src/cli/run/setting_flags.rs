@@ -41,7 +41,8 @@ pub(super) fn parse_window(text: &str) -> Result<Vec<SettingPair>> {
     Ok(chosen)
 }
 
-/// Checks that the parts of `--window` can be combined. The error is the reason why the parts cannot be combined.
+/// Checks that the parts of `--window` can be combined. On failure, returns the reason why the parts of `--window`
+/// cannot be combined.
 fn check_window(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     let word =
         |name: &str| WINDOW_KEYS.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
@@ -119,8 +120,8 @@ pub(super) fn parse_cpu_samples(text: &str) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Checks that the library accepts the values of the settings. The error is the reason why the library would reject a
-/// value.
+/// Checks that the library accepts the values of the settings. On failure, returns the reason why the library would
+/// reject a value.
 pub(super) fn check(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
         return Err("it contains a zero byte, which no variable can hold".to_owned());

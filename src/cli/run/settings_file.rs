@@ -75,8 +75,8 @@ fn parse_pair(key: &str, value: &Value) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Returns the environment variable for a key in a settings file. The key is the variable's name, with or without the
-/// prefix.
+/// Returns the environment variable for a key in a settings file. A key is the name of an environment variable, with or
+/// without the prefix.
 fn variable_name(key: &str) -> std::result::Result<String, String> {
     let whole = key.to_ascii_uppercase().replace('-', "_");
     let is_known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name);

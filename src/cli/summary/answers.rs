@@ -21,7 +21,7 @@ pub(crate) struct Answers {
     pub(crate) sentences: Vec<String>,
     /// Sentence about the completeness of the run's data.
     pub(crate) complete: String,
-    /// Sentence about the parts of the run that the tables cover, if the sentences cover other parts.
+    /// Sentence about the parts of the run that the tables cover, if the other sentences cover different parts.
     pub(crate) scope: Option<String>,
     /// Kinds of missing data, each with a clause about the command that records the data.
     pub(crate) not_recorded: Vec<(String, String)>,
@@ -80,8 +80,8 @@ impl Screen<'_> {
         }
     }
 
-    /// Returns the sentence about the time in which kernels ran, if a GPU did something else for a large part of its
-    /// busy time.
+    /// Returns the sentence about the time in which kernels ran, if a GPU ran other work than kernels for a large part
+    /// of its busy time.
     fn kernel_line(&self, spans: &PlausibleSpans) -> Option<String> {
         let time = self.profile().times().iter().max_by_key(|time| time.steady().busy)?;
         let kernels = spans.kernel_time(time.device, self.profile().steady())?;
@@ -146,8 +146,8 @@ impl Screen<'_> {
         (waits >= 50.0).then(|| format!("not launch-bound: in {waits:.1} % of the idle time, {why}"))
     }
 
-    /// Returns the share of the time in which at least one of several GPUs is busy, in percent. The result is at least
-    /// the busy share of the busiest GPU. Returns `None` for a single GPU.
+    /// Returns the share of the time in which at least one of several GPUs is busy, in percent. This share is at least
+    /// as large as the busy share of the busiest GPU. Returns `None` for a single GPU.
     fn any_gpu_percent(&self, spans: &PlausibleSpans) -> Option<f64> {
         let times = self.profile().times();
         let busiest = times.iter().map(|time| time.steady().busy).max().unwrap_or(0);
@@ -237,8 +237,8 @@ impl Screen<'_> {
         let uncovered = self.profile().coverage().all.uncovered;
         let others = ledger.tally.launches.pending.saturating_sub(uncovered);
         without(uncovered, "")
-            // Calls for empty copies and empty graphs have no activity. Other calls without an activity may have kept
-            // the GPU busy.
+            // Calls for empty copies and empty graphs have no activity. All other calls without an activity may have
+            // launched work that kept the GPU busy.
             + &without(others, "of copies or graphs ")
             + &format!(
                 "{}, {}: {:.1} % of the GPU time is linked to launches; the trace does not record losses",

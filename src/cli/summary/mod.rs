@@ -2,7 +2,7 @@
 //! GPU work, the data that the file lacks, and the command to run next.
 //!
 //! The figures equal the figures of the more detailed verbs. Busy and idle time refer to the steady part of the run, if
-//! there is one. All other figures refer to the whole run.
+//! there is one. Figures other than busy and idle time refer to the whole run.
 
 mod answers;
 mod findings;

@@ -64,7 +64,7 @@ pub(crate) fn summarize_rank(
 /// Reads a run that has GPU work.
 ///
 /// # Errors
-/// As for every read, and `Format` if the run has no GPU work.
+/// Fails for the same reasons as every read, and with `Format` if the run has no GPU work.
 pub(super) fn read_run(
     input: &Source,
     options: ReadOptions,

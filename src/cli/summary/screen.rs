@@ -27,7 +27,7 @@ use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
 use gpuflame_model::profile::{Profile, RootMark, Sample, Weight, add_to, saturating_sum};
 use gpuflame_offline::analysis::{CopySums, Finding, Severity};
 
-/// Name of the row for GPU time whose launching line is unknown.
+/// Name of the row for the GPU time of work whose launching source line is unknown.
 const NO_LINE: &str = "[no line]";
 
 /// The data from which the screen of a summary is written.
@@ -85,7 +85,7 @@ impl Screen<'_> {
         layout::write(&[], &self.tables(fit), page, &mut text)?;
         text.push(b'\n');
         write_not_recorded(self.not_recorded(), page, &mut text)?;
-        // The command is not wrapped, so that the user can paste it into a shell.
+        // The next command is not wrapped, so that the user can paste it into a shell.
         writeln!(text, "next: {}", clean_line(&self.next_command(input)))?;
         Ok(text)
     }
@@ -182,7 +182,7 @@ impl Screen<'_> {
     }
 
     /// Returns the table of source lines, sorted by the GPU time of the work that they launched. The table is empty if
-    /// no line is known.
+    /// no source line is known.
     fn line_table(&self, most: usize) -> Table {
         let lines = self.sums.lines.get_or_init(|| self.line_sums());
         self.sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
@@ -202,7 +202,7 @@ impl Screen<'_> {
         lines
     }
 
-    /// Adds the `most` largest sums to a table. The cell of an unknown name is empty.
+    /// Adds the `most` largest sums to a table. The cell for an unknown name is empty.
     fn sum_table(&self, mut table: Table, sums: &NanosByName, most: usize) -> Table {
         let total = self.known_total(sums.values().copied());
         let mut sums: Vec<_> = sums.iter().filter(|(_, nanos)| **nanos > 0).collect();

@@ -63,8 +63,8 @@ impl Output {
         !self.is_streamed() || self == Self::Chrome
     }
 
-    /// Returns the word that selects the output in `GPUFLAME_FORMATS`. The first view has one word per format. Every
-    /// other view has one word for all its formats.
+    /// Returns the word that selects the output in `GPUFLAME_FORMATS`. The first view has one word for each of its
+    /// formats. Every other view has a single word for all its formats.
     pub fn word(self) -> &'static str {
         match self {
             Self::View(view, format) if view == VIEWS[0] => format,

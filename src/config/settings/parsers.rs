@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use gpuflame_model::error::Error;
 
-/// The part of a setting's value that is invalid, and the reason.
+/// The part of a setting's value that is invalid, and the reason why it is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidValue {
-    /// The entire value is invalid, so the default applies. The text contains the reason.
+    /// The entire value is invalid, so the default applies. The text of this variant states the reason.
     All(String),
-    /// Some items of a list are invalid; the other items apply. The text contains the reason.
+    /// Some items of a list are invalid; the other items apply. The text of this variant states the reason.
     Some(String),
 }
 
@@ -78,7 +78,7 @@ pub(super) fn parse_number(value: &str, min: u64) -> Result<u64, InvalidValue> {
     number.ok_or_else(|| InvalidValue::All(format!("expected a whole number, {min} or more, not `{value}`")))
 }
 
-/// Parses `FROM..TO`. The range excludes `TO`. `FROM` and `TO` may each be omitted.
+/// Parses `FROM..TO`. The parsed range excludes `TO`. `FROM` and `TO` may each be omitted.
 pub(super) fn parse_range(value: &str) -> Result<Range<u64>, InvalidValue> {
     let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
     let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));

@@ -1,5 +1,5 @@
-//! Contains the values of the user's settings. Functions in the table of settings set the values. All other modules
-//! only read the values.
+//! Contains the values of the user's settings. Functions in the table of settings set the values. Modules other than
+//! the table of settings only read the values.
 
 use std::ffi::OsString;
 use std::ops::Range;

@@ -193,8 +193,8 @@ impl EventText {
         self.written += 1;
     }
 
-    /// Converts a time to the relative time that is written to the file. The result may be negative, because `base` may
-    /// come from another source than the call.
+    /// Converts a time to the relative time that is written to the file. The relative time may be negative, because
+    /// `base` and the time of the call may come from different sources.
     fn time(&self, time: Nanos) -> Time {
         Time(time.0.wrapping_sub(self.base.0) as i64)
     }

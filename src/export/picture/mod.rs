@@ -291,7 +291,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// Text that is escaped for XML when it is displayed. The result is valid between tags and in attributes.
+/// Text that is escaped for XML when it is displayed. The escaped text is valid between tags and in attributes.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {

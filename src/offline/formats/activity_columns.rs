@@ -32,8 +32,8 @@ use gpuflame_model::record::{Activity, ContextId, Detail, KernelDetail, Missing,
 pub(super) enum Column {
     Int(fn(&ActivityRow<'_>) -> Option<i32>),
     Long(fn(&ActivityRow<'_>) -> Option<i64>),
-    /// The function returns the key of a text instead of the text. Many rows share the same few keys, so the text of
-    /// each key is created only once.
+    /// For a text column, the function returns the key of the text instead of the text itself. Many rows share the same
+    /// few keys, so the text of each key is created only once.
     Text(fn(&ActivityRow<'_>) -> Option<TextKey>),
 }
 

@@ -1,8 +1,8 @@
 //! Writes the activity table as Arrow (a Feather file), for pandas, polars, R and `gpuflame.read`.
 //! [`super::activity_columns`] lists the columns.
 //!
-//! The file has the same layout as the data in memory, so readers need no copy. Text columns use dictionaries, which
-//! store each text once. The schema's metadata contain the counts of dropped data, under the same keys as in the
+//! An Arrow file has the same layout as Arrow data in memory, so readers need no copy. Text columns use dictionaries,
+//! which store each text once. The schema's metadata contain the counts of dropped data, under the same keys as in the
 //! Parquet format.
 
 use std::collections::HashMap;

@@ -40,9 +40,10 @@ pub(super) struct Caller {
 pub(super) struct CallerFrame {
     /// Frame text for folded stacks.
     pub(super) text: String,
-    /// Frame text for formats that gpuflame can read again. The text keeps all characters that are allowed between two
-    /// `;`. A number at the end of the text is kept, because formats that gpuflame can read again store weights
-    /// elsewhere. Numbers in names are kept too, because they are folded (replaced by `N`) only when the file is read.
+    /// Frame text for formats that gpuflame can read again. The frame's text keeps all characters that are allowed
+    /// between two `;`. A number at the end of the text is kept, because formats that gpuflame can read again store
+    /// weights elsewhere. Numbers in names are kept too, because they are folded (replaced by `N`) only when the file
+    /// is read.
     pub(super) exact: String,
     /// Source file; empty if it is unknown.
     pub(super) file: String,

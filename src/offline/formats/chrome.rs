@@ -1,5 +1,5 @@
-//! Converts rows to trace events in Chrome's format. The rows come from a recording, or from another tool's trace in a
-//! different format. All rows must be in memory before the first event is written.
+//! Converts rows to trace events in Chrome's format. The converted rows come from a recording, or from another tool's
+//! trace in a different format. All rows must be in memory before the first event is written.
 
 use std::io::Write;
 

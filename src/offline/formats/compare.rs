@@ -136,7 +136,7 @@ fn draw(
     if lines.iter().all(|line| line.weight == 0) {
         return Err(Error::new(ErrorKind::Format, "there is no GPU time to draw; see `gpuflame info`"));
     }
-    // The sort puts stacks that begin with the same frames next to each other.
+    // Sorting the stacks puts stacks that begin with the same frames next to each other.
     lines.sort_by(|one, other| one.stack.split(';').cmp(other.stack.split(';')));
     let picture = Picture {
         title: options.title(&GPU),

@@ -2,8 +2,9 @@
 //! [`super::activity_columns`] lists the columns.
 //!
 //! The file's key-value metadata contain the counts of dropped data (`gpuflame.lost.*`) and the number of launches
-//! without an activity (`gpuflame.launches.pending`). The file has no columns `run` and `rank`. Their values are in the
-//! names of the folders (`run=A/rank=3/`). DuckDB and Spark read the names of such folders as columns.
+//! without an activity (`gpuflame.launches.pending`). The Parquet file has no columns `run` and `rank`. The values of
+//! `run` and `rank` are in the names of the folders (`run=A/rank=3/`). DuckDB and Spark read the names of such folders
+//! as columns.
 //!
 //! A second thread prepares the values of the columns. The calling thread encodes, compresses and writes the values.
 

@@ -215,7 +215,7 @@ fn sample_values(sample: &StackRow, view: &View, pending: Option<Option<u32>>) -
     values
 }
 
-/// String table. The format requires the empty string at index 0.
+/// String table. The pprof format requires the empty string at index 0 of the string table.
 struct StringTable {
     all: Vec<String>,
     ids: HashMap<String, i64>,

@@ -21,7 +21,7 @@
 //! delivers a record for a wait, the wait's event has the ids from CUPTI's record and the stack of the call. Calls that
 //! record a CUDA event, and waits for a CUDA event, have three numbers in the fields from, to and bytes: the id of the
 //! CUDA event plus 1 (0: unknown), 0, and an id that the recording call shares with its waits (0: unknown). The format
-//! has no field for the counts of dropped data, so events of type 0 (unknown) contain them.
+//! has no field for the counts of dropped data, so events of type 0 (unknown) contain these counts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
@@ -101,7 +101,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     for (_, event) in all {
         match event {
             SbtEvent::Call(call) => body.write_call(call),
-            // CUPTI delivered a record for this wait. The record is written instead of the call.
+            // CUPTI delivered a record for this wait. CUPTI's record is written instead of the call that waited.
             SbtEvent::Host(call) if synced.contains_key(&call.id.0) => continue,
             SbtEvent::Host(call) => {
                 let record = records.get(&call.id.0).filter(|_| call.event_use == Some(EventUse::Record));

@@ -217,7 +217,7 @@ mod tests {
             assert_eq!(sum(text, "value"), 3000 * 3001 / 2);
             assert_eq!(sum(text, "count"), 3000);
         }
-        // The function with the most time is kept, and the function with the least time is not.
+        // The function with the most time keeps its node, and the function with the least time does not.
         assert!(reduced.contains("\"f9000000\"") && !reduced.contains("\"f1\""));
         assert!(whole.contains("\"f1\""));
         assert_eq!(text(5_000).1, reduced, "the same input gives the same bytes");

@@ -104,8 +104,8 @@ pub(super) fn pack(rows: &[&[Slice]], mut max_slices: usize, max_bytes: usize) -
         if bytes.len() <= max_bytes || slices <= rows.len() {
             return Ok(PackedRows { resolution, counts, bytes });
         }
-        // The new limit is a tenth lower than the ratio of the bytes suggests, because with fewer slices each slice
-        // takes more bytes.
+        // The new limit on the number of slices is a tenth lower than the ratio of the bytes suggests, because with
+        // fewer slices each slice takes more bytes.
         let fitting = (slices as u128 * max_bytes as u128 / bytes.len() as u128) as usize;
         max_slices = (fitting - fitting / 10).max(rows.len());
     }

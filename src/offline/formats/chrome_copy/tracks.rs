@@ -34,8 +34,8 @@ struct Work {
 #[derive(Debug, Default)]
 pub struct Tracks {
     by_work: HashMap<u64, u32>,
-    /// GPU operations at which a flow can end, keyed by their track and start time in the original trace. The map
-    /// contains a key only if at least one operation with this track and start is moved.
+    /// GPU operations at which a flow can end, keyed by their track and start time in the original trace. This map
+    /// contains a key only if at least one operation with the key's track and start is moved.
     by_start: HashMap<((u32, u32), i64), Vec<FlowEnd>>,
     names: Vec<(String, u32, String)>,
     numbers: Numbers,

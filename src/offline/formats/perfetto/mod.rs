@@ -28,8 +28,8 @@ const CUDA: i32 = 4;
 const COMPUTE: i32 = 2;
 /// Sequence id in all packets, because the trace has only one sequence.
 const SEQUENCE: u32 = 1;
-/// Flag of the first packet, which resets the interned data. All other packets have [`NEEDS_STATE`], because they use
-/// the interned data.
+/// Flag of the first packet, which resets the interned data. All packets except the first have [`NEEDS_STATE`], because
+/// they use the interned data.
 const CLEARED: u32 = 1;
 const NEEDS_STATE: u32 = 2;
 /// Tag of `Trace.packet` (field 1, a message).
