@@ -13,9 +13,9 @@ const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
 /// A stub that is linked in place of one of glibc's libraries. Glibc 2.32 and 2.34 moved functions from other libraries
-/// into the C library. A stub exports the moved functions with the symbol versions that they had before. Without the
-/// stubs, the linker would find the moved functions in a newer glibc under newer symbol versions. A library that is
-/// linked against the stubs also runs on newer systems, like any program with the old symbol versions.
+/// into the C library. A stub exports the moved functions with the symbol versions that they had before the move.
+/// Without the stubs, the linker would find the moved functions in a newer glibc under newer symbol versions. A library
+/// that is linked against the stubs also runs on newer systems, like any program with the old symbol versions.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,
@@ -39,8 +39,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // The functions that are listed below have no symbol version. If an older glibc lacks a function without a
-            // version, the function's address is null, and the standard library works without it.
+            // The functions that are listed below have no symbol version. If an older glibc lacks such a function, the
+            // function's address is null, and the standard library works without the function.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },
@@ -132,7 +132,7 @@ fn build_preload(folder: &Path) -> io::Result<()> {
     run_command(compiler.arg("preload.c").arg("-o").arg(folder.join(PRELOAD)))
 }
 
-/// Returns the program that rustc uses as its linker, which can also compile C and assembly.
+/// Returns the program that rustc uses as its linker. This program can also compile C and assembly.
 fn c_compiler() -> Command {
     Command::new(env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into()))
 }

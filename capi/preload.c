@@ -30,13 +30,13 @@ extern void *mmap(void *at, size_t bytes, int may, int how, int file, long offse
 
 enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0x101 };
 
-/* Environment variables, in the order in which they are searched and added. The driver reads CUDA_INJECTION64_PATH, and
- * NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, so that it can refuse to work with the
- * preload stub of another release. libgpuflame.so also reads _GPUFLAME_STDERR, which identifies the file that was open
+/* Environment variables, in the order in which they are searched and added. The driver reads CUDA_INJECTION64_PATH,
+ * and NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, and refuses to work if the preload
+ * stub is from another release. libgpuflame.so also reads _GPUFLAME_STDERR, which identifies the file that was open
  * as descriptor 2 when the program started. `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load
- * libgpuflame.so immediately, so that the program can call libgpuflame.so before CUDA is loaded. Loading libgpuflame.so
- * immediately works only in programs that use glibc, because libgpuflame.so needs glibc. The names are an array of
- * arrays, because an array of pointers would need relocations. */
+ * libgpuflame.so immediately, so that the program can call libgpuflame.so before CUDA is loaded. Loading
+ * libgpuflame.so immediately works only in programs that use glibc, because libgpuflame.so needs glibc. The names
+ * are an array of arrays, because an array of pointers would need relocations. */
 enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
@@ -85,8 +85,8 @@ static const char *entry(const char *list, const char **end)
     }
 }
 
-/* Finds the folder of this library, in which libgpuflame.so is installed too. Sets `from` to the path of the folder.
- * Returns the length of the path including the last slash; 0 if the folder is unknown. */
+/* Finds the folder of this library. libgpuflame.so is installed in the same folder. Sets `from` to the path of the
+ * folder. Returns the length of the path including the last slash; 0 if the folder is unknown. */
 static size_t folder(const char **from, const char *preload)
 {
     const char *to = NULL, *at;
@@ -142,8 +142,8 @@ static int look_at_stderr(unsigned long *device, unsigned long *inode)
     return 1;
 }
 
-/* Whether the copy of this stub in an ancestor process has set CUDA_INJECTION64_PATH to `driver`. `own` is the value of
- * _GPUFLAME_PRELOAD, which is the version and the path that the ancestor's stub has stored. */
+/* Whether the copy of this stub in an ancestor process has set CUDA_INJECTION64_PATH to `driver`. `own` is the value
+ * of _GPUFLAME_PRELOAD. This value consists of the version and the path that the ancestor's stub has stored. */
 static int is_own(const char *own, const char *driver)
 {
     const char *rest, *path = own ? behind(VERSION " ", own) : NULL;

@@ -79,7 +79,7 @@ fn own_path() -> Option<PathBuf> {
 }
 
 fn file_containing(address: *const c_void) -> Option<PathBuf> {
-    // SAFETY: all-zero bytes are a valid `Dl_info`, which then contains null pointers.
+    // SAFETY: all-zero bytes are a valid `Dl_info` that contains null pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr takes any address and writes to `info`.
     if unsafe { libc::dladdr(address, &mut info) } == 0 || info.dli_fname.is_null() {
@@ -97,7 +97,7 @@ pub(crate) fn version_mismatch() -> Option<String> {
     let told = told.to_string_lossy();
     let (version, library) = told.split_once(' ')?;
     // Different versions are reported only if the driver loads the library whose path is in the stub's variable. A
-    // program inherits the stub's variable even if its driver loads another library.
+    // program inherits the stub's variable even if the program's CUDA driver loads another library.
     let is_its_choice =
         std::env::var_os(INJECTION_VARIABLES[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
@@ -133,7 +133,8 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
 /// Returns the address of the symbol `name` in the copy against which the application is linked; `None` if there is no
 /// such copy, or if the calling copy is that copy.
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: `dlsym` only looks a symbol up, in the global scope, which does not contain an injected copy.
+    // SAFETY: `dlsym` only looks up a symbol in the global scope. This scope does not contain an injected copy of the
+    // library.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
     // The path of this copy is found through the address of a private function. The address of `gpuflame_start` is
     // unsuitable, because the loader resolves this name to the copy against which the application is linked, even for

@@ -1,6 +1,6 @@
 //! Defines the C layout of the statistics that a program can query while it runs. Later versions of gpuflame may add
 //! fields at the end of the structure. A program that was compiled with an older header gets only the fields that fit
-//! into its structure.
+//! into the program's structure.
 
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;

@@ -5,9 +5,9 @@
 //! CUDA call may hold. Therefore this file defines another version of `__cxa_thread_atexit_impl`, which the linker
 //! prefers for the code of this library. No other library uses this file's version of `__cxa_thread_atexit_impl`. The
 //! threads that gpuflame creates do not register destructors. The threads of gpuflame either live until the process
-//! ends, or have nothing to drop that another thread needs. Each thread of the application has a list of destructors,
-//! which is stored under a key from `pthread_key_create`. If there is no memory for an entry of this list, the entry's
-//! destructor is not called.
+//! ends, or have nothing to drop that another thread needs. Each thread of the application has a list of destructors.
+//! The list is stored under a key from `pthread_key_create`. If there is no memory for an entry of this list, the
+//! entry's destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;
@@ -79,7 +79,7 @@ fn key() -> Option<libc::pthread_key_t> {
     match KEY.compare_exchange(0, key as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(key),
         Err(other) => {
-            // SAFETY: the key was created above, and no thread has used it.
+            // SAFETY: the key was created above, and no thread has used the key.
             unsafe { libc::pthread_key_delete(key) };
             Some((other - 1) as libc::pthread_key_t)
         }
@@ -93,8 +93,8 @@ unsafe extern "C" fn run_destructors(last: *mut c_void) {
     while !at.is_null() {
         // SAFETY: `register_destructor` wrote this entry.
         let Entry { destructor, value, before } = unsafe { at.read() };
-        // SAFETY: `register_destructor` allocated the entry with this layout, and its destructor has not been called
-        // yet.
+        // SAFETY: `register_destructor` allocated the entry with this layout, and the entry's destructor has not been
+        // called yet.
         unsafe {
             dealloc(at.cast(), ENTRY_LAYOUT);
             destructor(value);

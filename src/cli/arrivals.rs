@@ -1,5 +1,5 @@
-//! Builds the table of `merge-ranks` that shows which rank entered each collective last. All times in the table are on
-//! the first rank's clock.
+//! Builds the table of `merge-ranks` that shows, for each collective, which rank entered last. All times in the table
+//! are on the first rank's clock.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -360,8 +360,8 @@ fn draw(
         let Some(effect) = saved.get(&candidate) else { continue };
         let share = effect.saved_ns as f64 / effect.path_ns.max(1) as f64;
         let nanos = ((part.end - part.start) as f64 * share).round() as u64;
-        // The time between two calls is attributed to the function that made the second call, so it is drawn under that
-        // function.
+        // The time between two calls is attributed to the function that made the second call, so this time is drawn
+        // under that function.
         let what = if let What::Between(_, at) = part.what { What::Call(at) } else { part.what };
         lines.add_folded(&found.names().folded(&PathPart { what, ..*part }), nanos);
     }

@@ -168,8 +168,8 @@ fn read_operators(from: &Source, console: Console) -> Result<Operators> {
 }
 
 /// Copies a trace that is already in Chrome's format. A first pass finds GPU work that overlaps on one track. The
-/// second pass moves this work to other tracks. Standard input can be read only once, so it is copied without moving
-/// GPU work to other tracks.
+/// second pass moves this work to other tracks. Standard input can be read only once, so a trace from standard input is
+/// copied without moving GPU work to other tracks.
 fn copy(input: &Source, opened: Opened, output: &Target, console: Console) -> Result<()> {
     let is_file = matches!(input, Source::File(path) if path.is_file());
     let (opened, tracks) = match is_file {

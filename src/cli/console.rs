@@ -65,7 +65,7 @@ impl Console {
         !self.quiet && self.patience.is_none()
     }
 
-    /// Prints a line. If the line cannot be written (the reader or terminal is gone, or the disk is full), it is
+    /// Prints a line. If the line cannot be written (the reader or terminal is gone, or the disk is full), the line is
     /// dropped, because a lost message must not change the exit status of a verb.
     fn print(self, text: &impl std::fmt::Display) {
         static IS_STALLED: AtomicBool = AtomicBool::new(false);

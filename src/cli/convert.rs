@@ -231,8 +231,8 @@ impl Convert {
 struct Partitions(Vec<(PathBuf, Draft)>);
 
 impl Partitions {
-    /// Creates the folder `partition` and calls `content` to write its file. Until the data set is complete, the new
-    /// file has a name that DuckDB and Spark ignore.
+    /// Creates the folder `partition`, and calls `content` to write the file in this folder. Until the data set is
+    /// complete, the new file has a name that DuckDB and Spark ignore.
     fn add(
         &mut self,
         partition: PathBuf,

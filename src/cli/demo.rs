@@ -1,5 +1,6 @@
-//! `gpuflame demo`: runs the demo program, which is installed together with the command. The folder of the demo program
-//! also contains the simulated CUDA stack. The source code of the demo program is the example `demo` in the repository.
+//! `gpuflame demo`: runs the demo program, which is installed together with the `gpuflame` command. The folder of the
+//! demo program also contains the simulated CUDA stack. The source code of the demo program is the example `demo` in
+//! the repository.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;

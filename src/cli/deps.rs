@@ -1,4 +1,5 @@
-//! `gpuflame deps`: writes the dependency graph from which the critical path is computed, as JSON or for Graphviz.
+//! `gpuflame deps`: writes a run's dependency graph, as JSON or for Graphviz. The critical path is computed from this
+//! graph.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -282,7 +283,7 @@ impl<'a> Drawn<'a> {
         })
     }
 
-    /// Returns the node for the moment at which the last rank enters a collective.
+    /// Returns the node for the moment at which the last of all ranks enters a collective.
     fn arrival(&self, at: usize, moment: &Moment) -> Option<Value> {
         let (rank, names, number) = self.runs.instruction(moment.instruction);
         self.is_shown(moment.time, moment.time).then(|| {

@@ -1,5 +1,5 @@
-//! `gpuflame diff`: compares the duration of two runs, in total and per kernel, stack and module. It also tests whether
-//! a change is larger than chance would explain. `gate.rs` compares several runs per side.
+//! `gpuflame diff`: compares the duration of two runs, in total and per kernel, stack and module. `gpuflame diff` also
+//! tests whether a change is larger than chance would explain. `gate.rs` compares several runs per side.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Reads a source, and computes a profile with names from it. The code that matches activities to launches, and
-//! computes sums and names, is the same as in a recorded process.
+//! Reads a source, and computes a profile with names from the source's rows. The code that matches activities to
+//! launches, and computes sums and names, is the same as in a recorded process.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Conso
     explain_sums_with(source, reading, console, ())
 }
 
-/// Does the same as `explain_sums`, and also passes every activity and launch to `sink` after they are matched to each
-/// other.
+/// Does the same as `explain_sums`. Also passes every activity and launch to `sink` after activities were matched to
+/// launches.
 pub(super) fn explain_sums_with(
     source: &Source,
     reading: ReadOptions,
@@ -82,7 +82,7 @@ pub(super) fn max_memory() -> Option<usize> {
     Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }
 
-/// Reads `source` to its end. Passes every activity and launch to `sink` after they are matched to each other, but
+/// Reads `source` to its end. Passes every activity and launch to `sink` after activities were matched to launches, but
 /// before names are available.
 pub(super) fn explain(
     source: &Source,

@@ -165,8 +165,8 @@ impl Flamegraph {
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.read_lines(before, console)?, self.read_lines(after, console)?);
-        // The frames of recordings and traces get their names in this program, by the same rules. Only folded input can
-        // contain names that another tool wrote differently.
+        // The frames of both recordings and traces get their names in this program, by the same rules. Only folded
+        // input can contain names that another tool wrote differently.
         if is_folded || is_folded_too {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }

@@ -25,8 +25,8 @@ pub(super) struct FoundPath {
     pub(super) history: HostHistory,
 }
 
-/// Prints a remark if too many launches have no recorded activity, because a GPU may then seem idle although it was
-/// busy.
+/// Prints a remark if too many launches have no recorded activity. Without these activities, a GPU may seem idle
+/// although it was busy.
 pub(super) fn remark_on_missing_work(input: &Source, profile: &Profile, console: Console) {
     if let Some(doubt) = profile.idle_doubt() {
         console.remark(format!("{input}: {doubt}, so the GPU may have worked where it seems to be idle"));

@@ -1,6 +1,6 @@
-//! `gpuflame diff BASE... --new NEW...`: compares several runs before a change with several runs after it. The result
-//! is a verdict, which has its own exit code, and a table with one row for each total, step, kernel, stack and idle
-//! cause.
+//! `gpuflame diff BASE... --new NEW...`: compares several runs before a change with several runs after it. The
+//! comparison results in a verdict and a table. Each verdict has its own exit code. The table has one row for each
+//! total, step, kernel, stack and idle cause.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,8 +32,9 @@ const SLOWER_WITHIN: u8 = 14;
 const MAX_COMPARED: usize = 100;
 /// Maximum ratio between the numbers of GPU operations of two runs on the same side (before or after the change).
 const MAX_RATIO_WITHIN: f64 = 1.1;
-/// Maximum ratio between the median numbers of GPU operations of the two sides. The maximum ratio between the sides is
-/// larger than the maximum within a side, because a change that fuses kernels reduces the number of operations.
+/// Maximum ratio between the median numbers of GPU operations of the two sides. The maximum ratio between the two sides
+/// is larger than the maximum ratio within a side, because a change that fuses kernels reduces the number of
+/// operations.
 const MAX_RATIO_BETWEEN: f64 = 2.0;
 /// Maximum number of reasons that a sentence lists.
 const MAX_REASONS: usize = 3;
@@ -164,7 +165,7 @@ impl Gate<'_> {
         self.finish(console, &conclusion, Some(self.table(&rows, &changes)))
     }
 
-    /// Returns a sentence for each run that the command line names twice, even if it uses different paths.
+    /// Returns a sentence for each run that occurs twice on the command line, even if the two paths are different.
     fn repeated(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let all = self.base.iter().copied().chain(self.new);
@@ -391,7 +392,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Row {
-    /// Returns the change in ns, from which steady drift between the runs is removed.
+    /// Returns the change in ns after steady drift between the runs was removed.
     fn cost(&self, change: &PairChange) -> i64 {
         (change.change * self.values.share_of.unwrap_or_else(|| mean(&self.values.before))).round() as i64
     }

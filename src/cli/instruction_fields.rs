@@ -112,7 +112,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Adds a field with a number unless the number is 0, which means that it is unknown.
+    /// Adds a field with a number, unless the number is 0. The number 0 means that the value is unknown.
     fn nonzero(&mut self, field: Field, number: impl Into<u64>) {
         let number = number.into();
         self.known(field, Some(number).filter(|number| *number != 0));

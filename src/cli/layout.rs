@@ -73,8 +73,8 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
 /// Columns that a narrow table of changes by kernel, stack or module leaves out, least useful first.
 const DIFFERENCES: &[&str] =
     &["before_count", "after_count", "average_percent", "before_ns", "after_ns", "change_percent"];
-/// Columns with the GPU or rank of a row. A narrow table leaves out the column of the GPU or rank only if all rows have
-/// the same value in it.
+/// Columns with the GPU or rank of a row. A narrow table leaves out the column of the GPU or rank only if this column
+/// has the same value in all rows.
 const PLACES: [&str; 2] = ["device", "rank"];
 /// Columns that contain sentences. On a terminal, the sentences are shown under the row, where they can use the whole
 /// width.
@@ -225,7 +225,7 @@ impl<'a> Layout<'a> {
         widths.sum::<usize>() + GAP * self.shown.len().saturating_sub(1)
     }
 
-    /// Returns the minimum total width at which the shown columns are still readable.
+    /// Returns the minimum total width at which the texts in all shown columns are readable.
     fn needed_width(&self, columns: usize) -> usize {
         let texts = self.shown.iter().filter(|column| self.is_cut(**column)).count().max(1);
         let wanted = match texts {

@@ -17,7 +17,7 @@ impl MeasuredPart {
         Self { nanos, name: Some(profile.steady().map_or(WHOLE_RUN, |_| STEADY_PART)) }
     }
 
-    /// Combines the parts of two runs into the part for a job with both runs.
+    /// Combines the measured parts of two runs into the measured part of a job that consists of both runs.
     pub(super) fn and(self, other: Self) -> Self {
         let name = match (self.name, other.name) {
             (Some(one), Some(another)) if one != another => Some(EITHER),

@@ -270,9 +270,9 @@ impl GpuTrace {
     }
 
     /// Converts the times of launches to the clock of the CPU stacks. Some profilers write times relative to
-    /// `baseTimeNanoseconds`. Other profilers also write a base time, but the times in their traces are absolute. The
-    /// base is therefore added only if the launches then overlap the stacks in time, and would not overlap the stacks
-    /// without the addition.
+    /// `baseTimeNanoseconds`. Other profilers also write a base time, but the times in their traces are absolute.
+    /// Therefore the base time is added only if two conditions hold: with the base time, the launches overlap the
+    /// stacks in time; without the base time, they do not.
     fn align_clock(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) =
             (time_range(stacks, |stack| stack.time), self.launch_range())

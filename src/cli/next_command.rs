@@ -45,8 +45,8 @@ pub(super) fn merge_command(files: &[String], ranks: RankFlags) -> String {
     format!("gpuflame merge-ranks {} -o job.svg{}", files.join(" "), ranks.as_text())
 }
 
-/// Quotes a file name for a shell if the name needs quotes. Standard input cannot be read twice, so its name is
-/// replaced by the placeholder `FILE`.
+/// Quotes a file name for a shell if the name needs quotes. Standard input cannot be read twice, so the name `standard
+/// input` is replaced by the placeholder `FILE`.
 pub(super) fn quoted_for_shell(file: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
     match file {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::console::Console;
 
-/// Maximum time to wait for `xdg-open`. If `xdg-open` cannot show the file, it fails within this time.
+/// Maximum time to wait for `xdg-open`. If `xdg-open` cannot show the file, `xdg-open` fails within this time.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Shows a file in the desktop's browser. If no browser can show the file, prints the file's path.

@@ -33,8 +33,8 @@ impl Target {
         }
     }
 
-    /// Calls `content` to write the output. If the file already exists, it is replaced once the new file is complete.
-    /// On an error, the existing file is unchanged.
+    /// Calls `content` to write the output. If the output file already exists, the new file replaces the old file as
+    /// soon as the new file is complete. On an error, the existing file is unchanged.
     ///
     /// # Errors
     /// Returns the errors of `content`, and errors while writing the file. The message of an error contains the file's
@@ -86,7 +86,7 @@ fn not_written_error(path: &Path, error: Error) -> Error {
     error.within(format!("{} was not written", path.display()))
 }
 
-/// Writes a file, which is either complete or absent at the end. Devices, pipes and the Linux kernel's names for open
+/// Writes a file. If writing fails, no incomplete file is left. Devices, pipes and the Linux kernel's names for open
 /// descriptors (`/dev/stdout`, `/dev/fd/3`) are written directly.
 fn write_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     if is_special(path) {
@@ -104,7 +104,7 @@ fn is_special(path: &Path) -> bool {
         || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// Creates a temporary file next to `path`. When the temporary file is published, it gets the name `path`.
+/// Creates a temporary file next to `path`. When the file is complete, the temporary file is renamed to `path`.
 ///
 /// # Errors
 /// Fails if the folder of `path` does not exist or is not writable.

@@ -94,7 +94,7 @@ impl<'a> PathNames<'a> {
         self.path.calls().get(at as usize).map_or("[no call]", |host| call(self.profile, host.context))
     }
 
-    /// Returns the stack under which the part is drawn; `None` if the part has no stack.
+    /// Returns the stack under which a part of the path is drawn; `None` if the part has no stack.
     pub(super) fn site(self, part: &PathPart) -> Option<SampleSite> {
         let host = |at: u32| self.path.calls().get(at as usize);
         let context = match part.what {
@@ -183,7 +183,7 @@ impl<'a> PathNames<'a> {
         cleaned.join(";")
     }
 
-    /// Returns the reason, in words, why `part` begins when the part before it ends.
+    /// Returns the reason, in words, why `part` begins when the previous part ends.
     pub(super) fn reason(self, before: Option<&PathPart>, part: &PathPart) -> String {
         let name = self.name(part);
         let last = before.map(|before| self.name(before)).unwrap_or_default();

@@ -80,7 +80,8 @@ pub(super) fn part_table(has_rank: bool) -> Table {
     Table::new("path", columns)
 }
 
-/// Returns the cells of a part: its start since `zero` and its duration. `zero` is the start of the path.
+/// Returns the cells with a part's times: the time from `zero` to the part's start, and the part's duration. `zero` is
+/// the start of the path.
 pub(super) fn part_times(part: &PathPart, zero: u64) -> [Cell; 2] {
     [Cell::Moment((part.start - zero) as i64), Cell::Nanos(part.end - part.start)]
 }

@@ -11,7 +11,7 @@ use gpuflame_offline::analysis::{
     CriticalPath, Edit, Finding, InstructionList, Reliance, Replay, Severity, UserFunctions,
 };
 
-/// Share of the measured part, in percent, below which a gain is called small.
+/// A gain below this share of the measured part, in percent, is called small.
 const SMALL_PERCENT: f64 = 1.0;
 
 /// The data of a run that a replay needs.
@@ -39,8 +39,8 @@ pub(super) struct PredictedGain {
 impl PredictedGain {
     /// Replays the run without launches if launches are the most expensive finding. If launches are not the most
     /// expensive finding, replays the run without the most expensive waits. Returns `None` if neither launches nor
-    /// waits are a finding. A run may save more time without its waits than the waits cost, so waits need not be the
-    /// most expensive finding.
+    /// waits are a finding. Removing the waits may save more time than the waits cost, so waits need not be the most
+    /// expensive finding.
     pub(super) fn find(run: ReplayedRun<'_>, findings: &[Finding]) -> Option<Self> {
         let costs = findings.iter().filter(|finding| finding.severity == Severity::Cost);
         let may_save = |(at, finding): &(usize, &Finding)| *at == 0 || finding.id != "launch_bound";
@@ -103,8 +103,8 @@ impl PredictedGain {
             () if share < SMALL_PERCENT => "only ",
             () => "",
         };
-        // No share is shown if the saved time is longer than the part: waits during start-up may take longer than the
-        // steady part.
+        // No share is shown if the saved time is longer than the measured part. For example, waits during start-up may
+        // take longer than the steady part.
         let share = match self.saved <= part.nanos {
             true => format!(" ({share:.1} % of {})", part.name()),
             false => String::new(),

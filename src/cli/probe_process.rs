@@ -14,7 +14,7 @@ use gpuflame_cupti::find::CandidateSource;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Runs this program with the command-line words `words`, and waits for its answer.
+/// Runs this program as a new process with the command-line words `words`, and waits for the process's answer.
 ///
 /// # Errors
 /// Returns a description of how the process ended, if it ended without an answer.
@@ -55,7 +55,7 @@ pub(super) fn ask(words: &[&OsStr]) -> Result<Value, String> {
         .map_err(|_| format!("the process that probes the driver ended with {status}, without an answer"))
 }
 
-/// Returns the reason why a CUPTI library was tried, which is the place where the library was found.
+/// Returns the reason why a CUPTI library was tried. The reason is the place where the library was found.
 pub(super) fn describe_source(source: CandidateSource) -> &'static str {
     match source {
         CandidateSource::Setting => "named by GPUFLAME_CUPTI",

@@ -177,7 +177,7 @@ fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
     sources.into_iter().zip(ranked).filter(is_kept).map(|(source, _)| source).collect()
 }
 
-/// Whether a file contains GPU work. Also returns true if the file cannot be read, so that the file is kept and its
+/// Whether a file contains GPU work. Also returns true if the file cannot be read, so that the file is kept and the
 /// error is printed later.
 fn has_work(source: &Source) -> bool {
     let Source::File(path) = source else { return true };
@@ -274,7 +274,7 @@ fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
 }
 
 /// Returns the rank in a file name that sglang chose, such as `1764000000.5-TP-3.trace.json.gz`. Returns `None` if the
-/// name also contains another kind of parallelism, because it is then unknown how the ranks are counted.
+/// name also contains another kind of parallelism. In such names, it is unknown how the ranks are counted.
 fn rank_of_tensor_parallelism(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_string_lossy();
     let (before, rank) = name.rsplit_once("-TP-")?;

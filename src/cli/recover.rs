@@ -1,5 +1,5 @@
-//! `gpuflame recover`: writes the output files that a process would have written at its exit. The data of the output
-//! files comes from the recording that the process left.
+//! `gpuflame recover`: writes the output files that a killed or crashed process would have written at its exit. The
+//! data of the output files comes from the recording that the process left.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

@@ -11,7 +11,7 @@ pub(super) struct ReplayedStep {
 }
 
 impl ReplayedStep {
-    /// Finds in the run the time ranges of `spans`, which are (start, end) in ns since 1970.
+    /// Finds the time ranges of `spans` in the run. A span is (start, end) in ns since 1970.
     pub(super) fn find(found: &FoundPath, spans: &[(u64, u64)]) -> Vec<Self> {
         let threads = &found.explained.facts.step_threads;
         let times = spans.iter().flat_map(|(from, to)| [*from, *to]);

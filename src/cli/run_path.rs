@@ -19,7 +19,8 @@ use super::table_output::{Table, group_digits};
 /// Maximum number of parts of the path that are shown.
 pub(super) const MAX_PARTS: usize = 5;
 
-/// Collects the rows from which the critical path is found. Discards all rows if there are more than `max_count`.
+/// Collects the rows from which the critical path is found. Discards all rows if there are more than `max_count` calls
+/// and activities.
 pub(super) struct PathRows {
     rows: InstructionRows,
     history: HostHistoryRows,
@@ -83,7 +84,7 @@ pub(super) enum UnknownPath {
     TooLarge(usize),
     NoTimes,
     Contradiction,
-    /// Durations of GPU work are longer than is possible on its stream.
+    /// Some GPU work has a duration that is longer than is possible on the work's stream.
     ImpossibleDurations,
     /// Too many launches have no recorded activity.
     MissingWork,
@@ -97,7 +98,8 @@ pub(super) enum RunPath {
         parts: Vec<PathPart>,
         answer: String,
         groups: Vec<PathGroup>,
-        /// Time that the run would save without the cause of its most expensive finding, if a replay can predict it.
+        /// Time that the run would save without the cause of its most expensive finding; `None` if a replay cannot
+        /// predict this time.
         gain: Option<PredictedGain>,
     },
     Unknown(UnknownPath),

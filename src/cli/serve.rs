@@ -121,8 +121,8 @@ impl Server<'_> {
         client.write_all(&body)
     }
 
-    /// Returns the answer to a request. Requests with another host name are refused, because they may come from a page
-    /// of another site whose host name resolves to this machine.
+    /// Returns the answer to a request. Requests with a different host name are refused, because such requests may come
+    /// from a page of another site whose host name resolves to this machine.
     fn respond(&self, request: &str, host: &str) -> Answer {
         let is_here = ["127.0.0.1", "localhost"].iter().any(|name| host == format!("{name}:{}", self.port));
         let mut words = request.split(' ');

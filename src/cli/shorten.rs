@@ -48,7 +48,7 @@ const MIN_WIDTH_OF_THREE: usize = 45;
 /// further frame is tried.
 const MAX_MISSES: usize = 8;
 
-/// Returns the lines of each text. A line is at most `width` wide. Different texts never become equal, unless their
+/// Returns the lines of each text. A line is at most `width` wide. Texts that differ never become equal, unless their
 /// kind is `Site`. Texts that cannot be distinguished within one line take several lines.
 pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<Vec<String>> {
     let named: Vec<Cow<'_, str>>;
@@ -207,7 +207,7 @@ fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
         };
     }
     let piece = (width - 2 * GAP.len()) / 3;
-    // The middle piece begins shortly before the difference, to show its surroundings.
+    // The middle piece begins shortly before the difference, to show the characters before and after the difference.
     let rest: String = text.chars().skip(place.saturating_sub(piece / 3)).collect();
     format!("{}{GAP}{}{GAP}{}", start(text, piece), start(&rest, piece), end(text, piece))
 }

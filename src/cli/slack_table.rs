@@ -138,7 +138,7 @@ fn slack_sums<'a>(
         let (names, number) = find(moment.instruction);
         let instruction = names.list.get(number);
         let Some((start, end)) = instruction.ran else { continue };
-        // The nodes of a CUDA graph are separate instructions, so they have their own rows.
+        // Each node of a CUDA graph is a separate instruction, so nodes have their own rows.
         let InstructionDetail::Work { activity, .. } = instruction.detail else { continue };
         let work = match instruction.kind {
             InstructionKind::Launch => continue,

@@ -103,7 +103,7 @@ fn slice(profile: &Profile, interval: &Interval) -> TrackSlice {
     TrackSlice { start, end, title, texts, numbers, ..TrackSlice::default() }
 }
 
-/// Returns the title of a slice, which contains the state and its cause, CUDA event or collective.
+/// Returns the title of a slice. The title contains the state, and the cause, CUDA event or collective of the state.
 fn title(interval: &Interval, work: Option<&str>) -> String {
     let state = interval.state.word().replace('_', " ");
     match (interval.cause, interval.event) {

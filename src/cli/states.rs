@@ -1,4 +1,4 @@
-//! `gpuflame states`: shows what each stream did at each moment, and what it waited for.
+//! `gpuflame states`: shows what each stream did at each moment, and what the stream waited for.
 
 use std::collections::HashSet;
 

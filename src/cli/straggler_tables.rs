@@ -15,7 +15,7 @@ pub(super) enum Basis {
     Ranks(RankFacts),
 }
 
-/// Returns the sentence above the tables, which contains the slowdown.
+/// Returns the sentence that is printed above the tables. The sentence contains the slowdown.
 pub(super) fn answer(model: &JobModel, report: &SlowdownReport) -> String {
     let (replicas, stages, steps) = model.size();
     let workers = replicas * stages;
@@ -157,7 +157,7 @@ fn step_table(report: &SlowdownReport, most: usize) -> Table {
     table
 }
 
-/// Returns the table of the answers that are withheld because the data does not support them, each with the reason.
+/// Returns the table of withheld answers, each with the reason. An answer is withheld if the data does not support it.
 pub(super) fn withheld_table(model: &JobModel, report: &SlowdownReport, basis: &Basis) -> Table {
     let mut table = Table::new("withheld", &["answer", "why"]);
     let (replicas, stages, _) = model.size();

@@ -1,6 +1,6 @@
 //! Finds impossible durations in a run: activities that end after later work of the same stream begins. All verbs that
-//! show GPU time have a table of the affected figures. The table shows each figure as recorded, and as it would be if
-//! activities with an impossible duration ended when the later work begins.
+//! show GPU time have a table of the affected figures. The table shows each figure twice: as recorded, and as computed
+//! under the assumption that activities with an impossible duration ended when the later work began.
 
 use super::console::Console;
 use super::explain::Explained;
@@ -69,9 +69,9 @@ pub(super) fn remark_impossible(source: &Source, profile: &Profile, order: &Stre
     ));
 }
 
-/// Returns a table of the figures that impossible durations change. Each figure is shown as recorded, and as it would
-/// be if each impossible duration ended where later work of its stream begins. Returns `None` if no duration is
-/// impossible. `start_ns` counts from the start of the first activity.
+/// Returns a table of the figures that impossible durations change. The table shows each figure twice: as recorded, and
+/// as computed under the assumption that each activity with an impossible duration ended when later work of its stream
+/// began. Returns `None` if no duration is impossible. `start_ns` counts from the start of the first activity.
 pub(super) fn clamped_table(name: &'static str, profile: &Profile, order: &StreamOrder) -> Option<Table> {
     if order.impossible.is_empty() {
         return None;

@@ -15,7 +15,7 @@ pub(super) enum Cell {
     Text(String),
     /// Names of kernels or of other GPU work.
     Kernels(Vec<String>),
-    /// A stack, and the innermost frame of the user's own code in it, if that frame is known.
+    /// A stack, and the stack's innermost frame of the user's own code, if that frame is known.
     Stack(String, Option<String>),
     Count(u64),
     /// A number that identifies something, such as a rank.

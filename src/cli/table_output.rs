@@ -106,8 +106,8 @@ pub(super) fn markdown_text(text: &str) -> String {
 }
 
 /// Returns a function that prepares names for output that does not use [`Table`]. The returned function makes names
-/// safe for terminals and spreadsheets. If `compat` is set, it returns names unchanged, because the output of another
-/// tool must be reproduced exactly.
+/// safe for terminals and spreadsheets. If `compat` is set, the returned function leaves names unchanged, because the
+/// output of another tool must be reproduced exactly.
 pub(super) fn name_writer(compat: bool) -> fn(&str) -> String {
     if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
 }
@@ -146,7 +146,7 @@ fn write_json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
 }
 
 /// Version of the JSON output that docs/schema.md describes. New keys do not change the version. The version changes if
-/// a key is removed or its meaning changes.
+/// a key is removed, or if the meaning of a key changes.
 pub(super) const SCHEMA: u32 = 1;
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 use super::console::usage_error;
 use gpuflame_model::error::Result;
 
-/// Units of time, each with its length in nanoseconds. A unit such as `ms` is listed before `s`, because `s` is its
-/// last letter and would match too.
+/// Units of time, each with its length in nanoseconds. A unit such as `ms` is listed before `s`, because `ms` ends in
+/// `s`, so `s` would match too.
 const UNITS: [(&str, i64); 7] = [
     ("ns", 1),
     ("us", MICRO),

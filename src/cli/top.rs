@@ -563,7 +563,8 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     }
     let total = saturating_sum(profile.times().iter().map(|time| time.idle));
     let mut sums: Vec<_> = sums.into_iter().collect();
-    // Rows of start-up and shutdown follow the rows of the steady part, even if they have longer times.
+    // Rows of start-up and shutdown follow the rows of the steady part, even if the times of start-up and shutdown are
+    // longer.
     sums.sort_by(|a, b| a.0.0.cmp(&b.0.0).then(b.1.0.cmp(&a.1.0)).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
     if let Some(doubt) = profile.idle_doubt() {

@@ -250,7 +250,7 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     path.extension().and_then(OsStr::to_str).is_some_and(|ending| endings.contains(&ending))
 }
 
-/// Quotes a word for a shell if it needs quotes.
+/// Quotes a word for a shell if the word needs quotes.
 pub(super) fn quote(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,%+@".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {

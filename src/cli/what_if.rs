@@ -308,7 +308,7 @@ fn assumption_table(
             (Reliance::HostFunctions, linked.host_function_calls),
             (Reliance::Attributes, linked.attribute_launches),
         ];
-        // An edge of a CUDA graph does not show whether it was captured from a programmatic launch.
+        // An edge of a CUDA graph does not show whether the edge was captured from a programmatic launch.
         if linked.captured_programmatic_launches > 0 && replay.unclear_graph_edges() > 0 {
             *reliances.entry(Reliance::Programmatic).or_default() += replay.unclear_graph_edges();
         }

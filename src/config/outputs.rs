@@ -46,8 +46,8 @@ impl PrefixMacros {
         Self { program, environment: sorting::into_map(std::env::vars_os()), ..file }
     }
 
-    /// Returns only those values that the user who starts the process cannot choose. This function reads neither the
-    /// environment nor the command line, because the user controls them.
+    /// Returns only the macro values that the user who starts the process cannot choose. This function reads neither
+    /// the environment nor the command line, because the user controls both.
     pub fn from_executable() -> Self {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(Path::file_name);
@@ -130,7 +130,7 @@ fn expand_macro(text: &[u8], macros: &PrefixMacros) -> Option<(Vec<u8>, usize)> 
 /// A file that could not be created under its intended name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenamedOutput {
-    /// The intended name, which another file already had.
+    /// The intended name, which already belonged to another file.
     pub intended: PathBuf,
     /// The name under which the file was created instead.
     pub actual: PathBuf,

@@ -14,8 +14,8 @@ const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];
 const LONG_OPTION_WITH_VALUE: &[u8] = b"--check-hash-based-pycs";
 
 /// Returns the name of the script or module that an interpreter was started with. `interpreter` is the file name of the
-/// interpreter. `command_line` returns the interpreter's arguments, each with a NUL byte at its end. Returns `None` for
-/// other programs, and for interpreters that run code from their arguments or from standard input.
+/// interpreter. `command_line` returns the interpreter's arguments, each with a NUL byte at its end. Returns `None` if
+/// the program is not a Python interpreter, or if the interpreter runs code from its arguments or from standard input.
 pub(super) fn python_program(
     interpreter: &OsStr,
     command_line: impl FnOnce() -> Vec<u8>,

@@ -1,5 +1,5 @@
 //! Writes the activity table: a CSV file with a row per activity. A row is written as soon as the join has matched the
-//! activity to its launch, so that only names need to be stored.
+//! activity to its launch. Therefore only names need to be stored in memory.
 //!
 //! Rows are in the order in which activities were matched to their launches, which is nearly chronological order. If an
 //! activity has no launch, its row contains the reason. Rows of kind `lost` count losses. Launches without an activity
@@ -93,7 +93,8 @@ impl<W: Write> ActivityTable<W> {
                 self.names.entry(*id).or_insert_with(|| clean::cell(&(self.show)(text)).into_owned());
             }
             Row::Unified(unified) => self.unified(unified),
-            // A launch captured into a graph is not a loss, because its work runs whenever the graph is launched.
+            // A launch captured into a graph is not a loss, because the captured work runs whenever the graph is
+            // launched.
             Row::Loss { loss: Loss::LaunchesCaptured, .. } => {}
             Row::Loss { loss, count } => self.lost(*loss, *count),
             _ => {}

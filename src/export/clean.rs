@@ -49,7 +49,7 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Cleans `name` like `field`, and guards it against being taken for a spreadsheet formula; see [`guarded`].
+/// Cleans `name` like `field`, and prevents spreadsheets from interpreting the name as a formula; see [`guarded`].
 pub fn cell(name: &str) -> Cow<'_, str> {
     match field(name) {
         Cow::Borrowed(clean) => guarded(clean),
@@ -80,8 +80,8 @@ fn is_clean(name: &[u8]) -> bool {
     is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))
 }
 
-/// Whether `c` is harmless: it does not end a line, control a terminal or change the direction of text, and is valid in
-/// XML.
+/// Whether `c` is harmless. A harmless character does not end a line, control a terminal or change the direction of
+/// text, and it is valid in XML.
 fn is_printable(c: char) -> bool {
     let ends_a_line = matches!(c, '\u{2028}' | '\u{2029}');
     !(c.is_control() || ends_a_line || is_bidi_control(c) || matches!(c, '\u{fffe}' | '\u{ffff}'))

@@ -171,8 +171,8 @@ fn with_leaf_frame(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
     Sample { leaf: Leaf::new(&leaf_frames), stream: None, values: [amount, count, 0, 0], ..*sample }
 }
 
-/// Returns the frames of `site`, root first. A frame without a name is shown as its address. If frames or the whole
-/// stack are missing, the result contains a frame with the reason.
+/// Returns the frames of `site`, root first. If a frame has no name, its address is shown instead. If frames or the
+/// whole stack are missing, the result contains a frame with the reason.
 pub fn stack(
     profile: &Profile,
     site: SampleSite,
@@ -268,7 +268,7 @@ fn split_ranges<'a>(frames: &mut Vec<ComposedFrame<'a>>) -> Vec<ComposedFrame<'a
 
 const CALL_BEFORE_MARK: &str = "[before] ";
 
-/// Returns the frame with `mark` in front of its name.
+/// Returns the frame with `mark` in front of the frame's name.
 fn with_mark<'a>(mark: &str, frame: ComposedFrame<'a>) -> ComposedFrame<'a> {
     ComposedFrame { text: format!("{mark}{}", frame.text).into(), tag: mark.len(), id: None, ..frame }
 }

@@ -103,7 +103,7 @@ impl Flame {
     }
 
     /// Returns a `Detail` with at most `max_frames` frames, and without frames lighter than `lightest`. The lightest
-    /// frames are omitted first. Among frames of equal weight, those furthest from the root are omitted first.
+    /// frames are omitted first. Among frames of equal weight, the frames furthest from the root are omitted first.
     pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
         // Weight, depth and length (in frames) of each run of consecutive frames.
         let mut runs = Vec::new();
@@ -321,8 +321,9 @@ impl LeafLabels {
     }
 }
 
-/// Returns `count` plus room for more entries, so that a table with this capacity does not become full. A full table
-/// doubles in size, and needs three times its old memory while it is copied.
+/// Returns `count` plus room for more entries, so that a table with this capacity does not become full. A full table is
+/// copied to a table of twice the size. During the copy, both tables together need three times the memory of the old
+/// table.
 fn with_slack(count: usize) -> usize {
     count + count / 16 + 64
 }
@@ -343,7 +344,7 @@ struct FlameBuilder {
 }
 
 /// A [`SampleSite`] as four initialised numbers. Comparing two `SampleSite`s directly may read uninitialised padding,
-/// and valgrind reports each branch that depends on it.
+/// and valgrind reports each branch that depends on such padding.
 type SiteKey = [u32; 4];
 
 fn site_key(site: SampleSite) -> SiteKey {

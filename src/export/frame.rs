@@ -84,10 +84,10 @@ impl<'a> Label<'a> {
         self.text.split_at_checked(self.tag).filter(|_| self.kind == ShownFrameKind::Kernel)
     }
 
-    /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. The tag is at the end, because a narrow frame
-    /// shows only the start of its text. The colour of the frame already shows that it is a kernel. For a template
-    /// kernel, the text contains the short and the full name. A picture shows the short name in the frame, and the full
-    /// name as a tooltip.
+    /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. In pictures, the tag is at the end of the text,
+    /// because a narrow frame shows only the start of its text. The colour of the frame already shows that the frame is
+    /// a kernel. For a template kernel, the text contains the short and the full name. A picture shows the short name
+    /// in the frame, and the full name as a tooltip.
     pub fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {

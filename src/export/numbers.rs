@@ -1,18 +1,18 @@
 //! Folds numbers in names: replaces numbers that are only counters or ids. For example, `ProfilerStep#5` and
 //! `ProfilerStep#6` are two runs of the same step, and addresses of objects do not matter. Without folding, each number
-//! would create a separate frame, and the frames of one run would not match those of another run.
+//! would create a separate frame, and the frames of one run would not match the frames of another run.
 //!
 //! A number that is only a counter or an id is replaced by `N` when a view is drawn. Folding applies to names that
 //! people write (NVTX ranges, annotations, thread labels) and to Python's text representation of objects. Folding never
-//! applies to GPU work, code symbols, operators, files and lines, GPUs and streams, because their digits are part of
-//! the name (`AddBackward0`). In rows and recordings, names are unchanged.
+//! applies to names of GPU work, code symbols, operators, files and lines, GPUs and streams. In these names, digits are
+//! part of the name (`AddBackward0`). In rows and recordings, names are unchanged.
 
 use std::borrow::Cow;
 
 use super::options::NameFolding;
 use gpuflame_model::profile::ShownFrameKind;
 
-/// Words that mark the number after them as a counter.
+/// Words that show that the number after the word is a counter.
 const COUNTER_WORDS: [&str; 12] = [
     "step",
     "iter",

@@ -1,8 +1,8 @@
 //! Sorts texts that have long common prefixes, such as kernel names.
 //!
 //! An ordinary sort reads the common prefix in each comparison of two texts, which causes cache misses. This sort skips
-//! the prefix that all texts share. The texts are then sorted by the next eight bytes, compared as a number. Texts with
-//! the same number are sorted by their following eight bytes, and so on.
+//! the prefix that all texts share. The texts are sorted by the eight bytes after the shared prefix, compared as a
+//! number. Texts with the same number are sorted by their following eight bytes, and so on.
 //!
 //! This sort takes 5 ms for 80,000 kernel names whose first 110 bytes are equal; a sort by comparison takes 50 ms. If
 //! each name has one of four short prefixes, this sort takes 6 ms, and a sort by comparison takes 10 to 18 ms. Speed
@@ -55,7 +55,8 @@ fn sort_by_suffix(texts: &[&str], all: &mut [(u64, u32)], prefix_len: usize) {
     all.sort_unstable_by_key(|(_, at)| (suffix(texts, *at, prefix_len), *at));
 }
 
-/// Returns the bytes of a text that follow its first `prefix_len` bytes, which must exist.
+/// Returns the bytes of a text that follow its first `prefix_len` bytes. The text must have at least `prefix_len`
+/// bytes.
 fn suffix<'a>(texts: &[&'a str], at: u32, prefix_len: usize) -> &'a [u8] {
     &texts[at as usize].as_bytes()[prefix_len..]
 }

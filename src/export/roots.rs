@@ -8,7 +8,7 @@ use super::options::{NameFolding, Options, Root};
 use gpuflame_model::profile::{OTHER_THREADS, Profile, Sample, SampleSite, ShownFrameKind, View};
 use gpuflame_model::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
-/// The root frames that the user requested, and the data needed to name them.
+/// The root frames that the user requested, and the data from which their names are made.
 pub(super) struct Roots<'a> {
     profile: &'a Profile,
     wanted: Vec<Root>,

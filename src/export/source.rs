@@ -231,8 +231,8 @@ pub struct StackEnd {
 }
 
 impl StackEnd {
-    /// Returns the end of the stack that consists of `frames`, root first. If a caller needs several results for a
-    /// stack, it should compose the frames only once. Composing takes longer than all other work of this module.
+    /// Returns the end of the stack that consists of `frames`, root first. A caller that needs several results for a
+    /// stack should compose the frames only once, because composing takes longer than all other work of this module.
     pub fn of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Self {
         let line = line_of(profile, frames);
         Self {

@@ -116,8 +116,8 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
 
 /// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless the longest
 /// step is much longer than the median step and takes a large part of the total time of all steps. Also returns `None`
-/// if all steps together are shorter than half of the steady part. Such short steps only launch work that runs later,
-/// so their durations do not show the GPU time.
+/// if all steps together are shorter than half of the steady part. If steps are this short, they only launch work that
+/// runs later, so the durations of the steps do not show the GPU time.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
@@ -425,7 +425,8 @@ fn is_detail(loss: Loss) -> bool {
     )
 }
 
-/// Returns the reason for a loss, and how to avoid the loss. Returns an empty text if the name of the loss explains it.
+/// Returns the reason for a loss, and how to avoid the loss. Returns an empty text if the name of the loss already
+/// explains the loss.
 fn reason(loss: Loss) -> &'static str {
     use Loss::{
         ActivitiesDropped, ActivitiesUnreadable, BlocksDropped, GraphNodesDropped, HostCallsDropped,
@@ -769,7 +770,7 @@ mod tests {
             let mut ledger = complete_ledger(1);
             ledger.losses = profile.losses().collect();
             let line = complete_line(&ledger, &profile);
-            // Launches that were captured into a graph are not lost, because their work runs when the graph is
+            // Launches that were captured into a graph are not lost, because the captured work runs when the graph is
             // launched.
             assert_eq!(line.contains("4,321"), loss != Loss::LaunchesCaptured, "{loss:?}: {line}");
             let is_complete = is_detail(loss) || loss == Loss::LaunchesCaptured;

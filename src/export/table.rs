@@ -38,7 +38,7 @@ const HEADER: [&str; 14] = [
 
 /// Writes the summary table of `profile`, sorted by time (largest first), then name and device. The column
 /// `share_percent` is the row's share of the total duration of all activities on all devices. The column `symbol` is
-/// the kernel's name as CUPTI reported it, which distinguishes overloads.
+/// the kernel's name as CUPTI reported it. This name distinguishes overloads.
 ///
 /// # Errors
 /// Errors of `out`.

@@ -34,8 +34,8 @@ pub struct JobLayout {
     pub sequence_parallel: Option<u32>,
 }
 
-/// Returns the path of the `meta` file that belongs to `trace-X.parquet`, which is `meta-X.yaml` in the same folder.
-/// Returns `None` if this `meta` file does not exist.
+/// Returns the path of the `meta` file that belongs to the Parquet file. For `trace-X.parquet`, this is `meta-X.yaml`
+/// in the same folder. Returns `None` if this `meta` file does not exist.
 pub fn layout_file(path: &Path) -> Option<PathBuf> {
     let name = path.file_stem()?.to_str()?;
     let meta = path.with_file_name(format!("meta-{}.yaml", name.strip_prefix("trace-")?));
@@ -45,7 +45,7 @@ pub fn layout_file(path: &Path) -> Option<PathBuf> {
 /// Reads a `meta` file, which has lines of the form `key: value`. YAML syntax other than such lines is an error.
 ///
 /// # Errors
-/// `Io` if the file cannot be read, or `Format`, which names the faulty line.
+/// Returns `Io` if the file cannot be read, or `Format` with the faulty line in the message.
 pub fn read_layout(path: &Path) -> Result<JobLayout> {
     let mut text = String::new();
     File::open(path)
@@ -81,7 +81,7 @@ fn parse_layout(text: &str) -> Result<JobLayout> {
 /// Reads all operations in a file.
 ///
 /// # Errors
-/// `Io` if the file cannot be read, or `Format`, which names the faulty column or row.
+/// Returns `Io` if the file cannot be read, or `Format` with the faulty column or row in the message.
 pub fn read_pipeline_ops(path: &Path) -> Result<Vec<PipelineOp>> {
     read_all(path).map_err(|error| error.within(path.display()))
 }

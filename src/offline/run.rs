@@ -24,8 +24,8 @@ pub struct ReadOptions {
     pub by_stream: bool,
     /// Whether stacks include the frames inside CUDA's libraries and the frames below `main`. Default: false.
     pub internal_frames: bool,
-    /// Whether a Python frame is shown with the executed line. Default: false; the frame is then shown with the first
-    /// line of its function.
+    /// Whether a Python frame is shown with the executed line. Default: false. If false, the frame is shown with the
+    /// first line of its function.
     pub python_lines: bool,
     /// Whether stacks with Python frames omit native frames. Default: false.
     pub python_only: bool,
@@ -33,8 +33,8 @@ pub struct ReadOptions {
     /// ledger states the total of these entries. Default: unlimited.
     pub max_memory: Option<usize>,
     /// Whether GPU work of a backward pass is attributed to the forward pass. Attribution to the forward pass works for
-    /// traces of torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false; the work is
-    /// then attributed to autograd, which launched it.
+    /// traces of torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false. If false, the
+    /// work is attributed to autograd, which launched the work.
     pub backward_under_forward: bool,
     /// Whether the states of the host's threads are also read for times in which a GPU executed a copy but no kernel.
     /// Default: false.
@@ -108,7 +108,7 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
             }
         }
     })?;
-    // A recording that contains only sums has no launch times, so its coverage comes from the sums.
+    // A recording that contains only sums has no launch times, so the coverage of such a run comes from the sums.
     if !has_only_sums {
         if host_function_calls > 0 {
             coverage.note_host_functions();
@@ -209,7 +209,7 @@ impl Run {
         &self.remarks
     }
 
-    /// Returns the profile: stacks, samples and names, which all formats are written from.
+    /// Returns the profile: stacks, samples and names. All formats are written from the profile.
     #[doc(hidden)]
     pub fn profile(&self) -> &Profile {
         &self.profile

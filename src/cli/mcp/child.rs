@@ -8,8 +8,8 @@ use tokio::process::Command;
 
 /// Path of this program. This path stays valid even if the program's file is replaced while the server runs.
 const MYSELF: &str = "/proc/self/exe";
-/// Maximum size in bytes of a verb's standard output. A larger output is an error, because it cannot be shortened to an
-/// answer.
+/// Maximum size in bytes of a verb's standard output. An output of more bytes is an error, because such an output
+/// cannot be shortened to an answer.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 /// Maximum size in bytes of a verb's remarks and errors that are sent to the agent. Remarks and errors beyond this size
 /// are read and dropped.

@@ -8,7 +8,8 @@ const MAX_BYTES: usize = 60_000;
 /// Maximum number of rows of a table. More rows cannot fit, because each row has at least 6 bytes.
 const MAX_ROWS: usize = MAX_BYTES / 6;
 
-/// Shortens the output of a verb if it is too long. Returns the output, and a remark on omitted rows if there are any.
+/// Shortens the output of a verb if the output is too long. Returns the output, and a remark on omitted rows if there
+/// are any.
 pub(super) fn shorten(text: String, is_json: bool) -> (String, Option<String>) {
     if text.len() <= MAX_BYTES {
         return (text, None);

@@ -25,7 +25,7 @@ pub(super) struct ToolSpec {
     pub(super) name: &'static str,
     pub(super) verb: &'static str,
     title: &'static str,
-    /// Description for the agent, which states the answers that the tool can and cannot give.
+    /// Description for the agent. The description states which answers the tool can and cannot give.
     about: &'static str,
     pub(super) inputs: &'static [Input],
     /// Names of the verb's options that are parameters of the tool, with `_` instead of `-`.

@@ -233,8 +233,8 @@ fn job_path(
     }
 }
 
-/// Returns the facts of a run. If one of `findings` shows that the run's times cannot be correct, the result has no
-/// bars, and its heading has no shares.
+/// Returns the facts of a run. If one of `findings` shows that the run's times cannot be correct, the returned facts
+/// have no bars, and their heading has no shares.
 fn rank_facts(
     source: &Source,
     rank: u32,

@@ -19,8 +19,8 @@ pub(super) fn with_base(sentence: &str, part: &str) -> String {
     }
 }
 
-/// Cuts a text to `most` characters by omitting its middle. Texts of the same kind differ at their ends, so two thirds
-/// of the characters come from the end.
+/// Cuts a text to `most` characters by omitting its middle. Texts of the same kind usually differ at their ends, so two
+/// thirds of the kept characters come from the end.
 pub(super) fn cut_middle(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {

@@ -22,7 +22,7 @@ const INTERPRETERS: [(&str, &str); 10] = [
     ("jl", "julia"),
     ("R", "Rscript"),
 ];
-/// Endings of recordings, which other verbs than `run` read.
+/// Endings of recordings. Verbs other than `run` read recordings.
 const RECORDINGS: [&str; 2] = [".gfr", ".gfr.gz"];
 /// Maximum number of bytes of a script's first line.
 const MAX_LINE_BYTES: u64 = 256;

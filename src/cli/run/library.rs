@@ -50,8 +50,8 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
 
 /// Returns the folder that contains this command's executable file.
 pub(crate) fn command_folder() -> PathBuf {
-    // Without /proc, the path of this program is known only from data that the Linux kernel passed to the program at
-    // its start.
+    // Without /proc, the path of this program is known only from the data that the Linux kernel passed when it started
+    // the program.
     let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     command.parent().unwrap_or(Path::new(".")).to_owned()
 }
@@ -88,9 +88,9 @@ pub(crate) fn is_ours(path: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(LIBRARY_NAME.as_bytes())
 }
 
-/// Returns the library to preload. The small library is preloaded if it is installed next to `library`. The small
-/// library does not depend on a C library, so programs with a C library other than glibc start normally. `library`
-/// itself would abort programs with a C library other than glibc.
+/// Returns the library to preload. The small library is preloaded if a file with its name is next to `library`. The
+/// small library does not depend on a C library, so programs with a C library other than glibc start normally.
+/// `library` itself would abort programs with a C library other than glibc.
 pub(super) fn library_to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(PRELOAD_NAME);
     // The small library loads `LIBRARY_NAME` from its own folder. Therefore the small library can be used only if

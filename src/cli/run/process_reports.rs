@@ -45,13 +45,13 @@ const EXEC_TIMEOUT: Duration = Duration::from_millis(200);
 const MAX_ENVIRONMENT_BYTES: usize = 6 << 20;
 /// Maximum number of processes for which the summary has a line.
 const MAX_LISTED: usize = 20;
-/// Environment variable that names the report folder for the command's processes. If the variable is already set when
-/// this run starts, it names the folder of an enclosing run, or of another program that wants the reports.
+/// Environment variable that names the report folder for the command's processes. If this variable is already set when
+/// this run starts, its value is the report folder of an enclosing run, or of another program that wants the reports.
 pub(super) const REPORT_VARIABLE: &str = "GPUFLAME_REPORT";
 
-/// A folder for reports, which is removed on drop. Processes of other users may create files in the folder, but cannot
-/// list its files. The folder's name is random, and processes of other users cannot list the parent folder either.
-/// Therefore only processes of the command know the name of the report folder.
+/// A folder for reports, which is removed on drop. Processes of other users may create files in the report folder, but
+/// cannot list the files in this folder. The folder's name is random, and processes of other users cannot list the
+/// parent folder either. Therefore only processes of the command know the name of the report folder.
 pub(super) struct ReportFolder {
     path: PathBuf,
     parent: PathBuf,
@@ -194,7 +194,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// Returns the environment with which a process was started. The environment is empty for a short time during an
 /// `exec`, so an empty environment is read again until `deadline`. The environment of kernel threads and zombies is
-/// always empty, so their environment is read only once.
+/// always empty, so the environment of such processes is read only once.
 fn environment(process: u32, deadline: Instant) -> Vec<u8> {
     loop {
         let environment = read_environment(process);
@@ -208,7 +208,7 @@ fn environment(process: u32, deadline: Instant) -> Vec<u8> {
 }
 
 /// Reads the environment of a process with a single system call. Between two system calls, the process could switch to
-/// another program, which would truncate the result.
+/// another program. The environment read with two system calls could therefore be truncated.
 fn read_environment(process: u32) -> std::io::Result<Vec<u8>> {
     let mut variables = vec![0; MAX_ENVIRONMENT_BYTES];
     let read = fs::File::open(format!("/proc/{process}/environ"))?.read(&mut variables)?;
@@ -349,7 +349,7 @@ impl CollectedReports {
         is_short.then(|| file.clone())
     }
 
-    /// Returns the sessions that called CUDA but sent no report, except those of processes in `survivors`.
+    /// Returns the sessions that called CUDA but sent no report, except the sessions of processes in `survivors`.
     fn without_report(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &CudaSession)> {
         // A session with a file from which nothing was recovered is left out, because the summary has a separate line
         // for that file.
@@ -466,7 +466,7 @@ pub(super) struct ProcessReport {
     /// while no window was open.
     outside: u64,
     /// Index of each GPU, with its busy and idle time in ns in the steady part of the run. In reports of earlier
-    /// versions, the times are those of the whole run.
+    /// versions of gpuflame, these times cover the whole run.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
     /// Whether the report file belongs to this user.

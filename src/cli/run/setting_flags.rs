@@ -87,8 +87,8 @@ fn parse_window_part(part: &str) -> Result<SettingPair> {
 const TIMES: [&str; 4] =
     ["GPUFLAME_DELAY", "GPUFLAME_DURATION", "GPUFLAME_EXIT_LIMIT", "GPUFLAME_CHECKPOINT"];
 
-/// Converts the value of a setting, if it is a time with a unit such as `500ms`, to the number of seconds that the
-/// library reads.
+/// If the value of a setting is a time with a unit such as `500ms`, converts the value to the number of seconds that
+/// the library reads.
 pub(super) fn in_seconds(name: &str, value: String) -> Result<SettingPair> {
     let value = if TIMES.contains(&name) { to_seconds(&value)? } else { value };
     Ok((name.to_owned(), value))

@@ -154,7 +154,7 @@ mod tests {
     fn every_setting_has_a_key_and_accepts_its_default() {
         for setting in SETTINGS {
             let text = format!("{} = '{}'", key_of(setting.name), setting.default);
-            // Some settings have an empty default, which the check rejects as a value.
+            // Some settings have an empty default, but the check rejects an empty value.
             let is_unset = setting.default.is_empty();
             match parse_config(&text) {
                 Ok(pairs) => assert_eq!(pairs, [(setting.name.to_owned(), setting.default.to_owned())]),

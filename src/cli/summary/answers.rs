@@ -27,8 +27,8 @@ pub(crate) struct Answers {
     pub(crate) not_recorded: Vec<(String, String)>,
 }
 
-/// Maximum mean length of a gap, in ns, at which a run is called launch-bound. With longer gaps, the run is called
-/// host-bound, because the host did other things than launching work.
+/// Maximum mean length of a gap, in ns, at which a run is called launch-bound. If the mean gap is longer, the run is
+/// called host-bound, because the host spent time on things other than launching work.
 const LAUNCH_GAP_NANOS: u64 = 50_000;
 /// Minimum busy share, in percent, at which a run is called bound by GPU work.
 const BUSY_PERCENT: f64 = 90.0;
@@ -80,8 +80,8 @@ impl Screen<'_> {
         }
     }
 
-    /// Returns the sentence about the time in which kernels ran, if a GPU ran other work than kernels for a large part
-    /// of its busy time.
+    /// Returns the sentence about the time in which kernels ran. The sentence is needed if a GPU ran work other than
+    /// kernels for a large part of its busy time.
     fn kernel_line(&self, spans: &PlausibleSpans) -> Option<String> {
         let time = self.profile().times().iter().max_by_key(|time| time.steady().busy)?;
         let kernels = spans.kernel_time(time.device, self.profile().steady())?;
@@ -204,7 +204,7 @@ impl Screen<'_> {
     }
 
     /// Returns the sentence about the parts of the run that the tables cover. Returns `None` if GPUs were busy only in
-    /// the steady part, or if their times cannot be correct.
+    /// the steady part, or if the times of GPU work cannot be correct.
     fn scope_line(&self) -> Option<String> {
         let times = self.profile().times().iter();
         let apart = saturating_sum(times.flat_map(|time| [time.start_up.busy, time.shutdown.busy]));

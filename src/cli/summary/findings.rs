@@ -39,8 +39,8 @@ pub(super) fn why_times_are_withheld(findings: &[Finding]) -> Option<&'static st
     WITHHOLDING.iter().find(|(id, _)| is_found(*id)).map(|(_, why)| *why)
 }
 
-/// Whether GPU work has impossible durations: longer than is possible on its stream, or with an end before the start.
-/// If GPU work has impossible durations, all shares of time are wrong.
+/// Whether GPU work has impossible durations. A duration is impossible if it is longer than its stream allows, or if
+/// the end is before the start. If GPU work has impossible durations, all shares of time are wrong.
 pub(crate) fn has_impossible_durations(findings: &[Finding]) -> bool {
     why_times_are_withheld(findings).is_some()
 }
@@ -153,7 +153,8 @@ pub(super) fn finding_sentences(findings: &[Finding], wall: u64, most: usize) ->
     shown.take(most.max(2)).map(sentence).collect()
 }
 
-/// Returns the checks that lacked data, as pairs of the ids of checks and their common reason.
+/// Returns the checks that lacked data. Each returned pair consists of the ids of some checks and the reason that these
+/// checks have in common.
 pub(super) fn unchecked(findings: &[Finding]) -> Vec<(String, String)> {
     let mut reasons: Vec<(String, String)> = Vec::new();
     for finding in findings.iter().filter(|finding| finding.severity == Severity::Unknown) {

@@ -32,8 +32,8 @@ pub(crate) struct SummarizedRun {
     pub(super) spans: PlausibleSpans,
 }
 
-/// Reads a run, and returns it with its findings in descending order of severity. Passes every activity and launch to
-/// `more` after they are matched to each other.
+/// Reads a run, and returns the run with its findings in descending order of severity. Passes every activity and launch
+/// to `more` after activities were matched to launches.
 pub(crate) fn summarize(
     input: &Source,
     options: ReadOptions,

@@ -181,8 +181,8 @@ impl Screen<'_> {
         table
     }
 
-    /// Returns the table of source lines, sorted by the GPU time of the work that they launched. The table is empty if
-    /// no source line is known.
+    /// Returns the table of source lines, sorted by the GPU time of the work that each line launched. The table is
+    /// empty if no source line is known.
     fn line_table(&self, most: usize) -> Table {
         let lines = self.sums.lines.get_or_init(|| self.line_sums());
         self.sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)

@@ -94,7 +94,7 @@ pub struct Settings {
     /// Number of samples per second of CPU time, for each thread that launches GPU work. `None`: threads are not
     /// sampled.
     pub cpu_samples: Option<u32>,
-    /// Whether a timer's signals may be used for CPU samples if the kernel denies access to its perf events.
+    /// Whether a timer's signals may be used for CPU samples if the Linux kernel denies access to perf events.
     pub cpu_timer: bool,
     /// Whether to record where threads that launch GPU work wait off-CPU, and for how long.
     pub off_cpu: bool,
@@ -116,8 +116,8 @@ pub struct Settings {
     pub signals: bool,
     /// Interval at which the checkpoint is written; `None`: no checkpoint is written.
     pub checkpoint: Option<Duration>,
-    /// Number of bytes by which the checkpoint file may exceed twice the size of its content. If the file becomes
-    /// larger, it is rewritten.
+    /// Number of bytes by which the checkpoint file may exceed twice the size of its content. If the checkpoint file
+    /// becomes larger than this, it is rewritten.
     pub checkpoint_max: usize,
     /// Additional destination for text in the format of the CUPTI tracer in eunomia's tutorial; `None`: no such text is
     /// written.

@@ -145,8 +145,8 @@ impl EventText {
     }
 
     /// Writes a synchronization (a wait), named as in Kineto's traces. The wait is drawn on the stream that waited, or
-    /// on the stream for which the host waited. `record` is the recording of the awaited CUDA event on a stream, if
-    /// CUPTI reported it.
+    /// on the stream for which the host waited. `record` states on which stream the awaited CUDA event was recorded, if
+    /// CUPTI reported this.
     pub fn sync(&mut self, sync: &SyncRecord, id: u64, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",

@@ -18,8 +18,8 @@ pub(super) struct Frame<'a> {
 /// Name of the root frame, which all stacks share.
 pub(super) const ROOT_NAME: &str = "all";
 
-/// Returns the frames that have at least `1 / fraction` of the total weight. A frame comes after the frames on top of
-/// it, so the last frame is the root.
+/// Returns the frames that have at least `1 / fraction` of the total weight. In the returned list, a frame comes after
+/// the frames on top of it, so the last frame is the root.
 pub(super) fn frames(lines: &[Line], fraction: u64) -> Vec<Frame<'_>> {
     // Until a frame is complete, `start` and `before` contain the total weights to the left of the frame in the newer
     // and in the older run.

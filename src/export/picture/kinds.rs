@@ -26,7 +26,7 @@ const KINDS: [(&str, &str); 14] = [
 pub(super) const CHANGE_LEGEND: [(&str, &str); 4] =
     [("c1", "less than before"), ("c4", "unchanged"), ("c7", "more than before"), ("c8", "new")];
 
-/// Returns the CSS class of a frame, which depends on the kind of the frame.
+/// Returns the CSS class for a frame's kind.
 pub(super) fn class_of(known: &FrameKinds<'_>, frame: &Frame<'_>) -> &'static str {
     if frame.depth == 0 && frame.name == ROOT_NAME {
         return "all";

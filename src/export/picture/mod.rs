@@ -19,7 +19,7 @@ use gpuflame_model::profile::{ShownFrameKind, format_nanos};
 pub struct Line {
     /// Frames, root first, separated by `;`. The texts of the frames are from [`Label::name_first`].
     pub stack: String,
-    /// Weight of the stack, which determines its width.
+    /// Weight of the stack. The weight determines the width of the stack's frames.
     pub weight: u64,
     /// Weight in an older run, if the picture shows a difference.
     pub before: u64,
@@ -90,7 +90,7 @@ const MARGIN: f64 = 10.0;
 /// are 0.6 times as wide as high.
 const CHAR_WIDTH: f64 = 7.2;
 /// Space between two frames, and minimum width of a frame that has such a space, in pixels. Narrower frames have no
-/// space, because a space would make them look too pale.
+/// space between them, because the space would make such frames look too pale.
 const GAP: f64 = 0.6;
 const MIN_WIDTH_WITH_GAP: f64 = 2.0;
 /// Height of a row of frames, and height of a line of text, in pixels.
@@ -235,7 +235,8 @@ fn write_frame(
     write!(out, ")</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{drawn:.2}\" height=\"{}\"/>", ROW - 1)?;
     let room = ((width - 6.0).max(0.0) / CHAR_WIDTH) as usize;
     let label = fitted(short.unwrap_or(whole), room);
-    // In a large picture, most frames are too narrow for a text. When a narrow frame grows, the script adds its text.
+    // In a large picture, most frames are too narrow for a text. When a narrow frame becomes wider, the script adds the
+    // frame's text.
     if !label.is_empty() {
         write!(out, "<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 3.0, y + 11, Escaped(&label))?;
     }

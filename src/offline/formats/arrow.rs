@@ -37,7 +37,7 @@ pub(super) static ARROW: Format = Format::of_events(
 fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::new(profile);
     let rows = || events.activities().map(|event| ActivityRow::new(profile, &callers, events, event));
-    // The file has one dictionary per column, which must be complete before the first row is written.
+    // The file has one dictionary per column. Each dictionary must be complete before the first row is written.
     let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| ColumnBuilder::new(name, column)).collect();
     rows().for_each(|row| columns.iter_mut().for_each(|column| column.add_text(&row)));
     let metadata = metadata(profile, events);

@@ -54,7 +54,7 @@ pub(super) struct CallerFrame {
 }
 
 impl Caller {
-    /// Returns the innermost frame whose source is known, which is the calling function.
+    /// Returns the innermost frame whose source is known. This frame is the calling function.
     pub(super) fn source(&self) -> Option<&CallerFrame> {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
     }

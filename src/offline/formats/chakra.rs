@@ -119,7 +119,7 @@ fn host_node(linked: &LinkedTrace<'_>, number: u32) -> proto::Node {
     let node = &linked.trace.nodes[at];
     let dependencies = &linked.dependencies;
     let parent = node.parent.map(|parent| linked.trace.nodes[parent].id);
-    // The first operator of a thread has no previous operator, so it depends on its parent instead.
+    // The first operator of a thread has no previous operator, so this operator depends on its parent instead.
     let previous = dependencies.thread[at].map(|one| linked.id(one)).or(parent);
     let others = dependencies.inter_thread[at].iter().chain(&dependencies.host_waits[at]);
     let mut attr = node_attributes(node);

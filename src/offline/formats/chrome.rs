@@ -30,8 +30,8 @@ pub(crate) static CHROME: Format = Format::of_events(
 /// Options for writing calls and GPU work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChromeOptions<'a> {
-    /// CPU operators of the trace, in which the caller of each API call is looked up. If set, calls and GPU work get
-    /// the External id of their operator. Default: none.
+    /// CPU operators of the trace. The operator that made an API call is looked up in this list. If set, calls and GPU
+    /// work get the External id of their operator. Default: none.
     pub operators: Option<&'a Operators>,
     /// Whether stacks of calls are omitted. Default: false.
     pub without_stacks: bool,

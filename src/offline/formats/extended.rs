@@ -5,9 +5,10 @@
 //! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel;[correlation 12]
 //! ```
 //!
-//! The last frame, `[correlation N]`, identifies the launch exactly. An option omits this frame, because the tutorial's
-//! merge tool treats it as a function. Comments begin with `# `. Blanks in the program's name are replaced by `_`,
-//! because readers split lines at blanks. gpuflame does not record the processor, so this field is always -1.
+//! The last frame, `[correlation N]`, identifies the launch exactly. An option omits the frame `[correlation N]`,
+//! because the tutorial's merge tool treats this frame as a function. Comments begin with `# `. Blanks in the program's
+//! name are replaced by `_`, because readers split lines at blanks. gpuflame does not record the processor, so this
+//! field is always -1.
 
 use std::io::Write;
 

@@ -54,7 +54,7 @@ impl FoldedStacks {
         }
     }
 
-    /// Adds a stack that another tool folded. The kinds of its frames are derived from their text.
+    /// Adds a stack that another tool folded. The kinds of the stack's frames are derived from the text of the frames.
     pub fn add_folded(&mut self, stack: &str, weight: u64) {
         let frames: Vec<_> = stack.split(';').map(clean_frame).collect();
         let sum = self.weights.entry(frames.join(";")).or_default();

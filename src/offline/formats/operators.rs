@@ -45,7 +45,7 @@ impl Operators {
         Nanos(u64::try_from(self.base).unwrap_or(0))
     }
 
-    /// Returns the base time of the trace as text, if it is not a number of ns since 1970.
+    /// If the base time of the trace is not a number of ns since 1970, returns the base time as text.
     pub fn unknown_base(&self) -> Option<&str> {
         self.unknown_base.as_deref()
     }
@@ -89,7 +89,7 @@ impl Operators {
         else {
             return;
         };
-        // A profiler step encloses all operators of its time range, so it does not identify an operator.
+        // A profiler step encloses all operators of its time range, so a step does not identify an operator.
         if !matches!(cpu.kind, CpuKind::Operator | CpuKind::Range) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Writes pprof, the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope can read.
+//! Writes pprof, the profile format of Go's tools. `go tool pprof`, Grafana, Parca and speedscope can read this format.
 //!
 //! The values of a sample depend on the view. In the GPU view, the values are `gpu_time` in nanoseconds, `launches`
 //! (number of activities), `bytes`, and `pending` (number of launches without an activity so far). A frame is a line of

@@ -104,8 +104,8 @@ impl FrameNames {
         &self.list
     }
 
-    /// Returns the index of a frame name, and adds the name if it is new. A name keeps the kind with which it was added
-    /// first.
+    /// Returns the index of a frame name, and adds the name if it is new. If a name is added again with another kind,
+    /// the name keeps its first kind.
     pub(super) fn add(&mut self, name: FrameName) -> u32 {
         if let Some(&known) = self.numbers.get(&name.text) {
             self.list[known as usize].place.add(name.place);

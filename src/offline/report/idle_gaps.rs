@@ -1,8 +1,8 @@
 //! Idle time of each GPU, divided by cause, as slices of the timeline.
 //!
 //! Idle time is attributed by the same rules as the sums of idle time (`gpuflame_explain::timeline`). A gap is a time
-//! in which no work ran on a GPU. A gap is attributed to the launch of the work that ended the gap. Only the parts of a
-//! gap in which a window was open count.
+//! in which no work ran on a GPU. A gap is attributed to the launch of the work that ended the gap. Only those parts of
+//! a gap are counted as idle in which a window was open.
 
 use std::collections::BTreeMap;
 

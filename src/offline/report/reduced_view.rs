@@ -33,8 +33,8 @@ impl ReducedView {
     /// node for merged nodes. The node for merged nodes is a child of the nearest kept ancestor.
     pub(super) fn new(tree: &ViewTree, names: &FrameNames, max_nodes: usize) -> Self {
         let kept = heaviest(tree, max_nodes);
-        // For each node: the node itself if it is kept, otherwise its nearest kept ancestor; and whether its values are
-        // merged.
+        // For each node: the kept node to which its values are added, and whether its values are merged. The kept node
+        // is the node itself if it is kept, and otherwise its nearest kept ancestor.
         let mut targets: Vec<(u32, bool)> = Vec::with_capacity(tree.nodes.len());
         for (at, node) in (0_u32..).zip(&tree.nodes) {
             let target =

@@ -39,7 +39,7 @@ const CALLS: [&str; 8] = [
     "hpu_runtime",
 ];
 
-/// Function that writes events from another source before the copied events, and returns whether it wrote any events.
+/// Function that writes events from another source before the copied events. Returns whether any events were written.
 pub(super) type MoreEvents<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<bool> + 'a>;
 
 /// Events and a property from another source, which are added to the copy.
@@ -263,7 +263,7 @@ impl Sink for ChromeCopy<'_> {
     }
 }
 
-/// Returns the name without control characters; `None` if it contains none.
+/// Returns the name without its control characters; `None` if the name contains no control character.
 fn clean_name(name: Text<'_>) -> Option<String> {
     let is_plain = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b'\\';
     if name.raw().iter().all(is_plain) {

@@ -11,8 +11,7 @@ pub struct SliceTrack<'a> {
     pub name: String,
     /// Category of the slices.
     pub category: &'static str,
-    /// Slices of the track. The slices are created only when they are written, because a run may have millions of
-    /// slices.
+    /// Slices of the track. Each slice is created only when it is written, because a run may have millions of slices.
     pub slices: Box<dyn Iterator<Item = TrackSlice> + 'a>,
 }
 
