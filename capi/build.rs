@@ -144,7 +144,7 @@ fn run_command(command: &mut Command) -> io::Result<()> {
 }
 
 /// Whether the linker accepts a second version script in addition to the script that rustc writes. LLD, which is the
-/// default on some targets, accepts a second script. GNU's linker refuses a second script.
+/// default linker on some targets, accepts a second version script. GNU's linker refuses a second version script.
 fn links_with_lld() -> bool {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let is_default = env::var_os("RUSTC_LINKER").is_none()

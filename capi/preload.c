@@ -85,8 +85,8 @@ static const char *entry(const char *list, const char **end)
     }
 }
 
-/* Finds the folder of this library. libgpuflame.so is installed in the same folder. Sets `from` to the path of the
- * folder. Returns the length of the path including the last slash; 0 if the folder is unknown. */
+/* Finds the folder of this library. libgpuflame.so is installed in the same folder. Sets `from` to the path of this
+ * library's folder. Returns the length of the path including the last slash; 0 if the folder is unknown. */
 static size_t folder(const char **from, const char *preload)
 {
     const char *to = NULL, *at;
@@ -109,7 +109,7 @@ static size_t length(const char *text)
     return bytes;
 }
 
-/* Writes a number in hexadecimal to `at`. Returns the address after the last digit. */
+/* Writes a number in hexadecimal to `at`. Returns the address after the last digit that was written. */
 static char *append_number(char *at, unsigned long number)
 {
     int shift = 60;

@@ -133,7 +133,7 @@ pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
     })
 }
 
-/// Writes the results so far to the caller's structure. See `include/gpuflame.h`.
+/// Writes the results of all windows so far to the caller's structure. See `include/gpuflame.h`.
 ///
 /// # Safety
 /// `out` is null, or points to a structure that begins with the number of bytes that may be written to it.
@@ -184,7 +184,7 @@ thread_local! {
     static LAST_ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Returns the text that a caller passed to `function`. A null pointer is an error.
+/// Returns the text that a caller passed to `function`. A null pointer instead of a text is an error.
 ///
 /// # Safety
 /// `at` is null, or a C string that is valid as long as the result is used.

@@ -91,7 +91,8 @@ fn file_containing(address: *const c_void) -> Option<PathBuf> {
 }
 
 /// Checks the version of the preload stub that made the driver load this library. If the stub is from another release,
-/// returns a message that explains why this library refuses to work. If the versions are the same, returns `None`.
+/// returns a message that explains why this library refuses to work. If the stub and this library have the same
+/// version, returns `None`.
 pub(crate) fn version_mismatch() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
@@ -111,7 +112,7 @@ pub(crate) fn version_mismatch() -> Option<String> {
 
 /// If the application is linked against one copy of this library and the driver injects another copy, the linked copy
 /// owns the session. If this copy does not own the session, this function forwards the driver's call to the linked
-/// copy. Returns `false` if this copy owns the session.
+/// copy. Returns `false` if this copy of the library owns the session.
 pub(crate) fn forward_to_linked_copy() -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
     // SAFETY: a library that exports gpuflame_start exports this entry with this type.

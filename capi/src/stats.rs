@@ -24,7 +24,7 @@ struct Kernel {
     name: [u8; NAME_BYTES],
 }
 
-/// The header's `struct gpuflame_statistics`. Times are in ns.
+/// The header's `struct gpuflame_statistics`. All times in this structure are in ns.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Statistics {

@@ -196,7 +196,7 @@ fn map_in_parallel<T: Send, R: Send>(items: Vec<T>, make: &(impl Fn(T) -> R + Sy
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Key of a candidate. Several keys may belong to the same candidate.
+/// Key of a candidate. Several keys of parts may belong to the same candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum CandidateKey<'a> {
     Work(NameKey<'a>),
@@ -207,8 +207,8 @@ enum CandidateKey<'a> {
 /// Finds the function that made a CUDA call, and the name of a kernel, copy or fill.
 struct Functions<'a> {
     found: &'a FoundPath,
-    /// Function that is made faster, keyed by a context. The context belongs to a call, or to a stack between two
-    /// calls. `None` if the stack contains no named function.
+    /// Function whose speed-up is evaluated, keyed by a context. The context belongs to a call, or to a stack between
+    /// two calls. `None` if the stack contains no named function.
     of_context: IdMap<ContextId, Option<String>>,
     /// Time in ns that a function takes before each of its calls, keyed by the function's name and the index of the
     /// call.

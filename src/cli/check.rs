@@ -70,8 +70,8 @@ impl Check {
         // check.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
-        // Formats for programs list every check. Text output does not list the checks that found nothing and have no
-        // figures, and prints only the number of these checks.
+        // Output formats for programs list every check. Text output does not list the checks that found nothing and
+        // have no figures, and prints only the number of these checks.
         let is_silent = |finding: &Finding| finding.severity == Severity::Absent && finding.figures.is_none();
         let silent = findings.iter().filter(|finding| is_silent(finding)).count();
         let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));
@@ -117,9 +117,9 @@ const GOOD_NEWS: [(&str, &str); 16] = [
     ("cut_off", "the recording has its end"),
 ];
 
-/// Returns the cells of a finding. If a check found nothing and its name contains a negation, text output shows a
-/// sentence from `GOOD_NEWS` instead of `none` and the name. Output formats other than text always contain the name of
-/// the check.
+/// Returns the table cells for a check's finding. If a check found nothing and its name contains a negation, text
+/// output shows a sentence from `GOOD_NEWS` instead of `none` and the name. Output formats other than text always
+/// contain the name of the check.
 fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
     let (count, share) = match finding.figures {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),

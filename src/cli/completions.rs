@@ -34,7 +34,7 @@ enum KnownShell {
 }
 
 impl Completions {
-    /// Writes the output of this verb. `command` describes the arguments of all verbs.
+    /// Writes the script for the chosen shell. `command` describes the arguments of all verbs.
     pub(super) fn run(&self, mut command: clap::Command, console: Console) -> Result<Outcome> {
         let shell = match self.shell {
             KnownShell::Bash => Shell::Bash,
@@ -57,7 +57,7 @@ pub(super) struct Man {
 }
 
 impl Man {
-    /// Writes the output of this verb. `command` describes the arguments of all verbs.
+    /// Writes one man page per verb to the folder. `command` describes the arguments of all verbs.
     pub(super) fn run(&self, command: clap::Command, console: Console) -> Result<Outcome> {
         let mut command = command.disable_help_subcommand(true);
         command.build();

@@ -37,12 +37,12 @@ pub(super) enum ColorChoice {
 pub(super) struct Console {
     /// Whether to print only errors, and no progress.
     pub(super) quiet: bool,
-    /// Whether to accept a truncated file.
+    /// Whether to accept a truncated input file.
     pub(super) accept_cut: bool,
     /// Maximum time to wait until stderr accepts a line. If stderr does not accept a line within this time, no further
     /// lines are written. `None`: no limit.
     pub(super) patience: Option<Duration>,
-    /// When to colour tables.
+    /// Setting that decides whether tables are coloured.
     pub(super) color: ColorChoice,
 }
 
@@ -59,8 +59,8 @@ impl Console {
         self.print(error);
     }
 
-    /// Whether progress may be drawn. Returns false if waits for stderr are limited, because drawing blocks while
-    /// stderr accepts no output.
+    /// Whether a progress bar may be drawn on stderr. Returns false if waits for stderr are limited, because drawing
+    /// blocks while stderr accepts no output.
     pub(super) fn shows_progress(self) -> bool {
         !self.quiet && self.patience.is_none()
     }

@@ -304,7 +304,8 @@ fn list_endings() -> String {
     FORMATS.iter().filter_map(with_word).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the format whose ending the file name `name` has. If several endings match, the longest ending wins.
+/// Returns the format whose file ending is the ending of `name`. If the endings of several formats match, the format
+/// with the longest ending is returned.
 fn format_by_ending(name: &str) -> Option<&'static Format> {
     let endings =
         FORMATS.iter().flat_map(|format| format.endings.iter().map(move |ending| (ending, *format)));

@@ -20,8 +20,8 @@ use gpuflame_offline::analysis::{LastRank, PathPart};
 
 /// A part of the job's critical path.
 struct JobPart {
-    /// The part of the path. The times of this part are on the job's clock. The part refers to instructions by their
-    /// indices in the list of the part's rank.
+    /// The part itself, as in the path of a single run. The times of this part are on the job's clock. The part refers
+    /// to instructions by their indices in the list of the part's rank.
     part: PathPart,
     /// Index of the part's rank in `FoundJob::ranks`.
     rank: usize,
@@ -100,7 +100,7 @@ impl JobReport {
     }
 
     /// Returns a clause with the number of collectives for which it is uncertain which rank entered last. The clause is
-    /// empty if there is no such collective.
+    /// empty if the last rank is certain for every collective.
     fn doubt(&self) -> String {
         match self.last_ranks().filter(|last| !last.is_sure).count() {
             0 => String::new(),
@@ -178,8 +178,8 @@ impl JobReport {
         table
     }
 
-    /// Groups the parts by rank, class, function and name. Returns each group with its rank number. The groups are
-    /// sorted by time in descending order.
+    /// Groups the parts by rank, class, function and name. Returns each group together with the number of its rank. The
+    /// groups are sorted by time in descending order.
     pub(super) fn groups(&self) -> Vec<(u32, PathGroup)> {
         let mut groups: Vec<(u32, PathGroup)> = Vec::new();
         for rank in 0..self.found.ranks.len() {

@@ -254,14 +254,15 @@ impl<'a> Drawn<'a> {
         self.path.is_limited_by_order(at).then_some("order")
     }
 
-    /// Converts the times of a rank's GPU work to the job's clock. `moment` is the end of the work on the job's clock.
+    /// Converts the times of a rank's GPU work to the job's clock. `moment` is the time at which the GPU work ends on
+    /// the job's clock.
     fn times(&self, moment: &Moment, start: u64, end: u64) -> (u64, u64) {
         (moment.time.saturating_sub(end - start), moment.time)
     }
 
-    /// Whether the moment is the only moment of its instruction. An instruction has only one moment if it is the
-    /// recording of a CUDA event, a wait for a CUDA event, or GPU work without times, such as a graph whose nodes do
-    /// nothing.
+    /// Whether an instruction has only one moment, which is then both its start and its end. An instruction has only
+    /// one moment if it is the recording of a CUDA event, a wait for a CUDA event, or GPU work without times, such as a
+    /// graph whose nodes do nothing.
     fn is_marker(&self, moment: &Moment) -> bool {
         let (_, names, number) = self.runs.instruction(moment.instruction);
         names.list.get(number).ran.is_none()
@@ -350,7 +351,7 @@ impl<'a> Drawn<'a> {
         Ok(())
     }
 
-    /// Writes the graph for Graphviz. Nodes on the critical path are filled.
+    /// Writes the graph for Graphviz. Nodes on the critical path are drawn with a fill colour.
     fn write_dot(&self, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "digraph dependencies {{\n  rankdir=LR;\n  node [shape=box, fontsize=10];")?;
         self.each_node(&mut |node| {

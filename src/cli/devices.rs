@@ -53,7 +53,8 @@ impl Devices {
     }
 }
 
-/// Lists the devices and writes them to `out` as JSON. The separate process runs this function.
+/// Lists the devices and writes them to `out` as JSON. This function runs in the separate process that loads the
+/// driver.
 fn print_answer(out: &mut (dyn Write + Send)) -> Result<()> {
     let found = cupti::list_devices(settings::from_environment().0.cupti);
     let kernel = std::fs::read_to_string(KERNEL_MODULE).ok();
@@ -102,7 +103,8 @@ fn format_uuid(bytes: [u8; 16]) -> String {
     )
 }
 
-/// Returns the CUPTI libraries as JSON, each with its state. A new process uses the first library that is usable.
+/// Returns the CUPTI libraries as JSON, each with its state. A newly started program uses the first CUPTI library in
+/// this list that is usable.
 fn cupti_to_json(all: &[FoundCupti]) -> Vec<Value> {
     let is_usable = |found: &FoundCupti| found.version.is_some() && found.refusal.is_none();
     let used = all.iter().position(is_usable);

@@ -1,5 +1,6 @@
 //! `gpuflame diff`: compares the duration of two runs, in total and per kernel, stack and module. `gpuflame diff` also
-//! tests whether a change is larger than chance would explain. `gate.rs` compares several runs per side.
+//! tests whether a change is larger than chance would explain. `gate.rs` compares several runs before a change with
+//! several runs after it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -190,8 +191,8 @@ impl Diff {
     }
 }
 
-/// Whether a row is shown. Returns true if the counts of the two runs differ, or if their durations differ by more than
-/// chance would explain.
+/// Whether the row of a kernel, stack or module is shown. Returns true if the counts of the two runs differ, or if
+/// their durations differ by more than chance would explain.
 fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
@@ -264,7 +265,7 @@ fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
 
 type Sums = BTreeMap<String, Durations>;
 
-/// The values of a run that are compared.
+/// The values of a run that `diff` compares.
 struct ComparedRun {
     kernels: Sums,
     stacks: Sums,

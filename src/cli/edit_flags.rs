@@ -19,7 +19,7 @@ use gpuflame_offline::analysis::{CriticalPath, Edit, InstructionDetail, Instruct
 
 /// Maximum number of names that a message lists.
 const MAX_NAMES: usize = 5;
-/// Maximum factor of a change. A larger factor is probably a typing error.
+/// Maximum factor by which a change may multiply a duration. A larger factor is probably a typing error.
 const MAX_FACTOR: f64 = 1e6;
 /// Maximum number of additional streams.
 const MAX_STREAMS: u8 = 64;

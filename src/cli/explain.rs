@@ -82,8 +82,8 @@ pub(super) fn max_memory() -> Option<usize> {
     Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }
 
-/// Reads `source` to its end. Passes every activity and launch to `sink` after activities were matched to launches, but
-/// before names are available.
+/// Reads all rows of `source`. Passes every activity and launch to `sink` after activities were matched to launches,
+/// but before names are available.
 pub(super) fn explain(
     source: &Source,
     reading: &ReadOptions,

@@ -145,8 +145,8 @@ fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<
         .zip(&clocks.ahead)
         .map(|(rank, ahead)| first.saturating_sub(ahead_of_job(rank)).saturating_sub(*ahead));
     let shifts: Vec<i64> = shifts.collect();
-    // Times cannot be negative. If a rank begins before the first rank's time 0, the times of all ranks are therefore
-    // increased.
+    // Times are unsigned numbers, so they cannot be negative. If a rank begins before the first rank's time 0, the
+    // times of all ranks are therefore increased.
     let starts = ranks.iter().zip(&shifts).map(|(rank, shift)| {
         i64::try_from(rank.found.path.window().0).unwrap_or(i64::MAX).saturating_add(*shift)
     });

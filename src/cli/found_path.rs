@@ -226,7 +226,7 @@ pub(super) fn print_left_out(input: &str, found: &FoundPath, console: Console) {
     }
 }
 
-/// Prints the causes of unexplained time. `input` is the name of the run in the message.
+/// Prints the causes of the time on the path that no record explains. `input` is the name of the run in the message.
 pub(super) fn print_unexplained(input: &str, parts: &[PathPart], console: Console) {
     let unexplained = parts.iter().filter_map(|part| match part.class {
         PathClass::Unexplained(why) => Some((why, part.end - part.start)),

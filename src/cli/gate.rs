@@ -18,8 +18,8 @@ use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits, 
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 
-/// Exit code of the verdict `faster`. The constants below are the exit codes of the other verdicts. The verdict `same`
-/// exits with 0.
+/// Exit code of the verdict `faster`. The constants below are the exit codes of the other verdicts. The exit code of
+/// the verdict `same` is 0.
 const FASTER: u8 = 10;
 const SLOWER: u8 = 11;
 const INCONCLUSIVE: u8 = 12;
@@ -57,10 +57,10 @@ const COLUMNS: [&str; 11] = [
 pub(super) struct Gate<'a> {
     pub(super) base: Vec<&'a Source>,
     pub(super) new: &'a [Source],
-    /// Change in percent above which the gate fails.
+    /// Slowdown in percent above which the gate fails.
     pub(super) fail_above: f64,
     pub(super) save_baseline: Option<&'a std::path::Path>,
-    /// Whether the exit code is 0 if the gate passes.
+    /// Whether the command's exit code is 0 if the gate passes.
     pub(super) zero_on_pass: bool,
     /// Maximum number of rows of the table; 0: all.
     pub(super) number: usize,
@@ -419,8 +419,8 @@ impl<'a> Sides<'a> {
     /// Lists the reasons why the runs cannot be compared.
     fn problems(&self, has_both: bool) -> Vec<String> {
         let mut problems: Vec<String> = self.all().flat_map(|run| run.problems.clone()).collect();
-        // Runs that could not be read have no facts. Comparing the missing facts would only repeat the reasons found so
-        // far.
+        // A run that could not be read has no facts that could be compared. Comparing the missing facts would only
+        // repeat the reasons found so far.
         if !problems.is_empty() {
             return problems;
         }

@@ -6,8 +6,8 @@ use gpuflame_export::run_facts;
 use gpuflame_model::profile::Profile;
 
 /// Returns a line such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps,
-/// 2026-11-23T02:45:09Z`. Unknown facts are omitted. If the program is unknown, the line begins with the name of the
-/// input file.
+/// 2026-11-23T02:45:09Z`. Facts that are unknown are omitted from the line. If the program is unknown, the line begins
+/// with the name of the input file.
 pub(super) fn heading(source: &Source, profile: &Profile) -> String {
     let name = match profile.process().filter(|(_, program)| !program.is_empty()) {
         Some((process, program)) => format!("{program} (process {process})"),

@@ -51,8 +51,8 @@ impl Info {
     }
 }
 
-/// Returns the table of facts. `whole_micros` is whether all times of GPU work are whole microseconds; `None` if that
-/// is unknown.
+/// Returns the table of facts about the recording. `whole_micros` is whether all times of GPU work are whole
+/// microseconds; `None` if that is unknown.
 fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     let Explained { profile, ledger, .. } = explained;
     let tally = &ledger.tally;

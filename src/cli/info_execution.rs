@@ -25,7 +25,8 @@ struct Sums {
 /// Reads an execution trace, and returns its tables: facts, operators and communication.
 ///
 /// # Errors
-/// Returns `Io` or `Format`. The message of the error contains the file's name.
+/// Returns `Io` if the file cannot be read, or `Format` if the file is not an execution trace. The message of the error
+/// contains the file's name.
 pub(super) fn execution_tables(source: &Source, opened: Opened, console: Console) -> Result<Vec<Table>> {
     let kind = opened.kind();
     let (options, _bar) = with_progress(Options::default(), &opened, console);

@@ -73,11 +73,11 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
 /// Columns that a narrow table of changes by kernel, stack or module leaves out, least useful first.
 const DIFFERENCES: &[&str] =
     &["before_count", "after_count", "average_percent", "before_ns", "after_ns", "change_percent"];
-/// Columns with the GPU or rank of a row. A narrow table leaves out the column of the GPU or rank only if this column
-/// has the same value in all rows.
+/// Names of the columns that contain the GPU or the rank of a row. A narrow table leaves out the column of the GPU or
+/// rank only if this column has the same value in all rows.
 const PLACES: [&str; 2] = ["device", "rank"];
-/// Columns that contain sentences. On a terminal, the sentences are shown under the row, where they can use the whole
-/// width.
+/// Names of the columns that contain sentences. On a terminal, the sentences are shown under the row, where they can
+/// use the whole width.
 const BENEATH: [&str; 5] = ["why", "unknown_because", "host_line", "source", "remedy"];
 /// Number of blanks between two columns.
 const GAP: usize = 2;
@@ -400,7 +400,8 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Returns the titles of columns. Titles have no units. On a terminal, titles consist of words instead of identifiers.
+/// Returns the titles of columns. Column titles on a terminal have no units. On a terminal, titles consist of words
+/// instead of identifiers.
 fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
     let mut titles: Vec<String> = Vec::new();
     for column in columns {

@@ -6,7 +6,7 @@ use gpuflame_model::profile::Profile;
 /// The part of a run, or of the runs of a job, to which shares of time refer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MeasuredPart {
-    /// Length of the part in ns. For several runs, the length of the longest part.
+    /// Length of the measured part in ns. For several runs, the length of the longest part.
     pub(super) nanos: u64,
     name: Option<&'static str>,
 }

@@ -231,12 +231,12 @@ struct FramedWork {
 #[derive(Default)]
 struct GpuTrace {
     launches: Vec<Launch>,
-    /// Kernels in the order of the file, keyed by correlation id. Copies and fills are in `others`.
+    /// Kernels in the order of the file, keyed by correlation id. Copies and fills are stored in the field `others`.
     kernels: IdMap<u64, Vec<FramedWork>>,
     others: Vec<FramedWork>,
     frames: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Ids of frames, keyed by the raw name in the file. There is one map for each kind of operation.
+    /// Ids of frames, keyed by the raw name in the file. There is one such map for each kind of operation.
     cache: [HashMap<Vec<u8>, u32>; 4],
     count: u64,
     nanos: u64,
@@ -404,8 +404,8 @@ fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> Weighte
     launches.sort_unstable();
     let nearest = |time: i64| {
         let at = launches.partition_point(|(start, ..)| *start < time);
-        // The latest launch before the stack is a candidate. If several launches have the latest time, the first such
-        // launch is the candidate.
+        // The latest launch before the time of the stack is a candidate. If several launches have the latest time, the
+        // first such launch is the candidate.
         let before =
             at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
         let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));

@@ -33,7 +33,7 @@ const VERBS: [&str; 17] = [
     "convert in.trace --to sbt -o out",
 ];
 
-/// Returns a trace event with a duration. Times are in us.
+/// Returns a trace event with a duration. The times of the event are in us.
 fn slice(category: &str, name: &str, (pid, tid): (u32, u32), (from, to): (u32, u32), args: Value) -> Value {
     json!({ "ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": from, "dur": to - from, "args": args })
 }

@@ -26,8 +26,8 @@ const MAX_NAMES: usize = 10;
 #[derive(Clone, Debug)]
 pub(super) struct RangeName {
     text: String,
-    /// `None` if the text is not a valid regular expression. A text that is not a regular expression can only be an
-    /// exact name.
+    /// The compiled regular expression; `None` if the text is not a valid regular expression. A text that is not a
+    /// regular expression can only be an exact name.
     regex: Option<Regex>,
 }
 
@@ -215,8 +215,8 @@ fn ranges_are(count: usize) -> String {
     }
 }
 
-/// Merges occurrences that overlap into one time range. Occurrences that only touch stay separate. `ranges` are sorted
-/// by start.
+/// Merges occurrences that overlap into one time range. Occurrences that only touch each other stay separate. `ranges`
+/// are sorted by start.
 fn merged(ranges: &[Occurrence]) -> Vec<(u64, u64)> {
     let mut stretches: Vec<(u64, u64)> = Vec::new();
     for range in ranges {

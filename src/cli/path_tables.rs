@@ -57,7 +57,8 @@ pub(super) fn group_names(group: PathGroup) -> [Cell; 3] {
     [class.word().into(), function.map_or(Cell::Nothing, Cell::Text), name_cell(class, name)]
 }
 
-/// Returns an empty table for the parts of a path. For the path of a job, the table has a column for the rank.
+/// Returns a table without rows that has the columns for the parts of a path. For the path of a job, the table has a
+/// column for the rank.
 pub(super) fn part_table(has_rank: bool) -> Table {
     macro_rules! columns {
         ($($rank:literal)?) => {

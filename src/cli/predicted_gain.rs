@@ -1,4 +1,5 @@
-//! Predicts how much time a run would save without the cause of its most expensive finding. The prediction is a replay.
+//! Predicts how much time a run would save without the cause of its most expensive finding. The prediction is the
+//! result of a replay.
 
 use regex::Regex;
 
@@ -14,7 +15,7 @@ use gpuflame_offline::analysis::{
 /// A gain below this share of the measured part, in percent, is called small.
 const SMALL_PERCENT: f64 = 1.0;
 
-/// The data of a run that a replay needs.
+/// The data of a run that a replay of the run needs.
 #[derive(Clone, Copy)]
 pub(super) struct ReplayedRun<'a> {
     pub(super) path: &'a CriticalPath,

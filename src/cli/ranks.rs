@@ -201,7 +201,7 @@ pub(super) enum SameRank {
 }
 
 /// Name of the index file. The index is in the same folder as the files and contains the rank of each file: `{"a.json":
-/// 0, "b.json": 0, "c.json": 1}`. Files with the same rank are parts of one run.
+/// 0, "b.json": 0, "c.json": 1}`. Files to which the index assigns the same rank are parts of one run.
 const INDEX_FILE: &str = "ranks.json";
 
 /// Returns the ranks that the index next to the files contains; `None` if there is no index or the index does not list
@@ -289,7 +289,7 @@ fn leading_number(text: &str) -> Option<u32> {
 }
 
 /// Replaces each folder in `sources` by all files below the folder, sorted by name. Sources that are not folders are
-/// unchanged.
+/// returned unchanged.
 ///
 /// # Errors
 /// Fails if a folder cannot be listed or is empty.

@@ -107,8 +107,8 @@ pub(super) enum Recovery {
     /// No files were written, because the process may still be running. A process that is still running writes its
     /// files itself.
     StillRunning,
-    /// No files were written, because the process exited and wrote its files itself. The input is one of the files that
-    /// the process wrote.
+    /// No files were written, because the process exited and wrote its files itself. The input file is one of the files
+    /// that the process wrote itself.
     Finished,
 }
 
@@ -181,7 +181,7 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
     Ok(Recovery::Written(Recovered { report, unwritten, wanted }))
 }
 
-/// Maximum number in a file name that is tried.
+/// Count of different numbers that are tried in the names of the new files: 0 to 9999.
 const MAX_FILE_NUMBERS: u32 = 10_000;
 
 /// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If a path is taken, returns `NAME.1.svg` and so on, with the
@@ -199,8 +199,8 @@ fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     };
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
-        // Number 0 represents names without a number. With number 0, the recording's name is the name of the input
-        // itself, so this name does not count as taken.
+        // The number 0 represents file names without a number. With number 0, the recording's name is the name of the
+        // input itself, so this name does not count as taken.
         let is_others = *number > 0 && is_taken(".gfr") || Claim::is_claimed(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };

@@ -80,7 +80,7 @@ impl Sink for PathRows {
 /// Reason why the critical path of a run is unknown.
 pub(super) enum UnknownPath {
     OnlySums,
-    /// The run has more calls and activities than this maximum.
+    /// The run has more calls and activities than the maximum, which this variant contains.
     TooLarge(usize),
     NoTimes,
     Contradiction,

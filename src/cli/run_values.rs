@@ -53,7 +53,7 @@ pub(super) struct RunValues {
     pub(super) steady_part: String,
     /// Times of the steady part, or of the whole run if there is no steady part.
     pub(super) steady: Times,
-    /// Times of the whole run.
+    /// Busy and idle times of the whole run.
     pub(super) whole: Times,
     /// Reason why idle time is unknown; empty if it is known.
     pub(super) idle_doubt: String,

@@ -20,7 +20,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 const MAX_REQUEST_BYTES: u64 = 16_384;
 /// Maximum time to wait for a request, and maximum time to wait until a client accepts more bytes.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content security policy of the list page. The policy forbids scripts and connections.
+/// Content security policy of the list page. This policy forbids scripts and connections.
 const LIST_POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'";
 
 /// Show the runs of a folder in a browser: a list, and the page of each run.

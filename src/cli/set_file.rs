@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-/// Returns the path in an entry of the list `files`. The entry is a string, or a list of bytes if the path is not
-/// UTF-8.
+/// Returns the path that an entry of the list `files` contains. The entry is a string, or a list of bytes if the path
+/// is not UTF-8.
 pub(super) fn parse_path(file: &serde_json::Value) -> Option<OsString> {
     let byte = |byte: &serde_json::Value| byte.as_u64()?.try_into().ok();
     match file.as_array() {

@@ -22,9 +22,10 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
 pub(super) enum TextKind {
     /// A name. The beginning and the end of a name are kept.
     Name,
-    /// A stack, whose frames are separated by `;`. Whole frames are kept.
+    /// A stack, whose frames are separated by `;`. Only complete frames of the stack are kept.
     Stack,
-    /// A stack in a row that the other columns identify. If stacks of this kind are cut, they may become equal.
+    /// A stack in a row that can be identified by the other columns of the row. If stacks of this kind are cut, they
+    /// may become equal.
     Site,
     /// A path. The end of a path is kept.
     Path,
@@ -48,8 +49,8 @@ const MIN_WIDTH_OF_THREE: usize = 45;
 /// further frame is tried.
 const MAX_MISSES: usize = 8;
 
-/// Returns the lines of each text. A line is at most `width` wide. Texts that differ never become equal, unless their
-/// kind is `Site`. Texts that cannot be distinguished within one line take several lines.
+/// Returns each text as lines. A line is at most `width` wide. Texts that differ never become equal, unless their kind
+/// is `Site`. Texts that cannot be distinguished within one line take several lines.
 pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<Vec<String>> {
     let named: Vec<Cow<'_, str>>;
     let shorter: Vec<Text<'_>>;
@@ -154,7 +155,7 @@ fn groups<'a>(open: &[&'a str], cuts: &HashMap<&str, String>) -> Vec<Vec<&'a str
 /// Rule that chooses which part of a text is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Keeps the most informative parts.
+    /// Keeps the most informative parts of a text.
     Ends,
     /// Keeps the first place at which the texts of the group differ.
     GroupDifference,
@@ -351,7 +352,8 @@ fn is_foreign(frame: &str) -> bool {
         || PARTS.iter().any(|part| frame.contains(part))
 }
 
-/// Wraps a text into lines of at most `width`, at blanks or semicolons if possible. Returns at least one line.
+/// Wraps a text into lines of at most `width`, at blanks or semicolons if possible. The returned list has at least one
+/// line.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive([' ', ';']) {

@@ -13,7 +13,7 @@ use gpuflame_offline::analysis::{
     CriticalPath, InstructionDetail, InstructionKind, MomentKind, PathClass, PathPart, What,
 };
 
-/// Sums and slack of all GPU work with the same name. Times are in ns.
+/// Sums and slack of all GPU work with the same name. All times in these sums are in ns.
 #[derive(Default)]
 struct SlackSums {
     count: u64,

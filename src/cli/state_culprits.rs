@@ -17,7 +17,7 @@ pub(super) struct CulpritRow {
     pub(super) nanos: u64,
     pub(super) gaps: u64,
     pub(super) stack: Rc<str>,
-    /// One of the sample sites with this stack.
+    /// One of the sample sites that have this stack.
     pub(super) site: SampleSite,
 }
 

@@ -6,7 +6,7 @@ use gpuflame_offline::analysis::{
     EvenedPart, JobModel, MIN_DECOMPOSED, PartKind, RankClocks, RankFacts, Share, SlowdownReport,
 };
 
-/// Data from which the model of a job was built. The data determines the model's assumptions.
+/// Data from which the model of a job was built. This data determines the assumptions of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Basis {
     /// Recorded operations of a pipeline.

@@ -50,7 +50,7 @@ pub(super) struct Table {
     name: &'static str,
     columns: &'static [&'static str],
     rows: Vec<Vec<Cell>>,
-    /// Totals over all rows, including rows that were left out. Only terminals show the totals.
+    /// Totals over all rows, including rows that were left out. The totals are shown only on terminals.
     total: Option<Vec<Cell>>,
     /// Number of rows that were left out because the table has a maximum number of rows.
     left_out: u64,
@@ -68,7 +68,7 @@ impl Table {
         self.total = Some(cells);
     }
 
-    /// Sets the number of rows that exist. The table may contain only the first few of these rows.
+    /// Sets the number of rows that exist in the data. The table may contain only the first few of these rows.
     pub(super) fn set_all_rows(&mut self, all: usize) {
         self.left_out = all.saturating_sub(self.rows.len()) as u64;
     }
@@ -109,8 +109,8 @@ impl Table {
 }
 
 impl Page {
-    /// Returns a cell with the name of a kernel. On a terminal, the name is short. In pipes and files, the name is
-    /// full, because tables that use this function have always had full names there.
+    /// Returns a cell with the name of a kernel. On a terminal, the kernel's name is shortened. In pipes and files, the
+    /// name is full, because tables that use this function have always had full names there.
     pub(super) fn kernel_cell(self, name: String) -> Cell {
         if self.columns.is_some() { Cell::Kernels(vec![name]) } else { Cell::Text(name) }
     }
@@ -153,7 +153,7 @@ impl Cell {
     }
 
     /// Returns the text of the cell for people. A kernel that has a short name is shown with this short name. This
-    /// function does not cut texts. In a pipe, numbers of bytes are exact.
+    /// function does not cut texts. In output to a pipe, numbers of bytes are exact.
     pub(super) fn for_people(&self, short: &HashMap<&str, String>, is_terminal: bool) -> String {
         match self {
             Self::Text(text) | Self::Stack(text, _) => text.clone(),

@@ -47,8 +47,8 @@ pub(super) struct Timeline {
 const LETTERS: usize = 80;
 /// Number of letters between two times in the line of times above the letters.
 const TICK_LETTERS: usize = 20;
-/// Letters for a running stream. The letter depends on the share of the letter's time in which the stream ran: up to
-/// 25, 50, 75 or 100 %.
+/// Letters for the times in which a stream runs GPU work. The letter depends on the share of the letter's time in which
+/// the stream ran: up to 25, 50, 75 or 100 %.
 const RUNNING: [char; 4] = [':', '+', '*', '#'];
 /// Legend that explains the letters.
 const LEGEND: &str =
@@ -65,7 +65,7 @@ impl Timeline {
     }
 }
 
-/// Input and settings of a timeline that is drawn.
+/// Input data and settings of a timeline that is drawn.
 #[derive(Clone, Copy)]
 pub(super) struct TimelineView<'a> {
     pub(super) input: &'a Source,
@@ -169,8 +169,8 @@ impl TimelineView<'_> {
     }
 }
 
-/// Formats the names of streams. The name of a stream precedes the stream's line. A name contains the CUDA context only
-/// if a GPU has several contexts.
+/// Formats the names of streams. The stream's name is written before the stream's line of letters. A name contains the
+/// CUDA context only if a GPU has several contexts.
 struct Labels {
     has_contexts: bool,
 }

@@ -515,8 +515,8 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
         add_to(&mut summed, sample.amount());
         let innermost = innermost_frames(profile, sample.site, names);
         let line = executed_line(profile, sample.site, names).map(|it| format!("{}:{}", it.file, it.line));
-        // A CPU sample shows in which function the host was. The table names the user's function that slept, instead of
-        // the sleep function of the C library.
+        // A CPU sample shows which function was executing on the host. The table names the user's function that slept,
+        // instead of the sleep function of the C library.
         let own =
             matches!(sample.site, SampleSite::Context(_)).then(|| user_function(profile, sample.site, names));
         let function = own.flatten().or(innermost.function);

@@ -118,7 +118,7 @@ fn context(error: &Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// Returns tips about an unknown word in the place of the verb. If the word is the name of a file, the user has
+/// Returns tips about an unknown word at the position of the verb. If the word is the name of a file, the user has
 /// probably omitted the verb.
 fn verb_tips(error: &mut Error, command: &Command) -> Vec<String> {
     let Some(word) = context(error, ContextKind::InvalidSubcommand) else { return Vec::new() };

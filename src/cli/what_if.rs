@@ -125,7 +125,8 @@ impl Lengths {
         Self::new(schedule.window(), steps)
     }
 
-    /// Returns the durations in the recorded run. A replay without changes would result in the same durations.
+    /// Returns the durations in the recorded run. A replay without changes would have the same durations as the
+    /// recorded run.
     fn recorded(found: &FoundPath, steps: &[ReplayedStep]) -> Self {
         Self::new(found.path.window(), steps.iter().map(|step| Some(step.recorded())).collect())
     }
@@ -142,7 +143,7 @@ impl Lengths {
     }
 }
 
-/// Key of a part of the path. Parts with equal keys have equal names.
+/// Key of the name of a part of the path. Parts with equal keys have equal names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum PartKey {
     Work(InstructionKind, Work),

@@ -136,7 +136,7 @@ pub struct RenamedOutput {
     pub actual: PathBuf,
 }
 
-/// Path prefix of all outputs of this process, absolute and with macros replaced. The prefix may be non-UTF-8.
+/// Path prefix of all outputs of this process, absolute and with macros replaced. The path prefix may be non-UTF-8.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     prefix: OsString,
@@ -150,8 +150,8 @@ impl Outputs {
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
-    /// Whether each window has its own files. If each window has its own files, the window's number replaces the `%w`
-    /// in the prefix.
+    /// Whether each window has its own output files. If each window has its own files, the window's number replaces the
+    /// `%w` in the prefix.
     pub fn has_windows(&self) -> bool {
         has(&self.prefix, "%w")
     }
@@ -166,10 +166,10 @@ impl Outputs {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
-    /// Chooses the file names for a set of outputs, one for each item of `suffixes`. No file may already have a chosen
-    /// name. All names of the set contain the same number. `claim` returns true if no other process is about to create
-    /// files with the names that `claim` receives. Returns the names, and a [`RenamedOutput`] for each output whose
-    /// first choice was taken.
+    /// Chooses the file names for a set of outputs, one for each item of `suffixes`. A chosen name must not belong to
+    /// an existing file. All file names of the set contain the same number. `claim` returns true if no other process is
+    /// about to create files with the names that `claim` receives. Returns the names, and a [`RenamedOutput`] for each
+    /// output whose first choice was taken.
     pub fn choose_names(
         &self,
         suffixes: &[&str],

@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// Maximum length of a program's name, in bytes. The name of a module may be longer. A name that is too long is not
-/// used, because the names of output files must be short.
+/// Maximum length of a program's name, in bytes. The name of a Python module may be longer. A name that is too long is
+/// not used, because the names of output files must be short.
 const MAX_NAME_BYTES: usize = 100;
 /// File extensions of Python programs, which are removed from a program's name.
 const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];
@@ -36,7 +36,7 @@ fn name_in_arguments(command_line: &[u8]) -> Option<&[u8]> {
             b"--" => return script_name(words.next()?),
             _ if word.starts_with(b"--") => {}
             _ if word.starts_with(b"-") && word.len() > 1 => {
-                // One word may contain several options: `-um train` is `-u -m train`.
+                // One word of the command line may contain several options: `-um train` is `-u -m train`.
                 let with_value = word.iter().position(|letter| b"cmWXQ".contains(letter));
                 let Some(at) = with_value else { continue };
                 let value = match &word[at + 1..] {
@@ -121,7 +121,7 @@ mod tests {
             &["python", "."],
             &["python", "/"],
             &["python", "-m", &long],
-            // A process may replace its arguments by a title.
+            // A process may replace its command-line arguments by a title.
             &["VLLM::EngineCore"],
         ] {
             assert_eq!(program("python3.11", arguments), None, "{arguments:?}");

@@ -84,7 +84,7 @@ impl Schedule {
         self.runs += 1;
     }
 
-    /// Ends the current run.
+    /// Ends the current run of the schedule.
     pub fn end(&mut self) {
         self.run = None;
     }

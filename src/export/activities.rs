@@ -2,9 +2,9 @@
 //! activity to its launch. Therefore only names need to be stored in memory.
 //!
 //! Rows are in the order in which activities were matched to their launches, which is nearly chronological order. If an
-//! activity has no launch, its row contains the reason. Rows of kind `lost` count losses. Launches without an activity
-//! have no row. Launches without an activity are counted in the table of stacks (`stack_table`). The columns `stack`
-//! and `created_stack` contain ids of stacks in the table of stacks.
+//! activity has no launch, its row contains the reason. Rows of the kind `lost` contain the counts of lost data.
+//! Launches without an activity have no row. Launches without an activity are counted in the table of stacks
+//! (`stack_table`). The columns `stack` and `created_stack` contain ids of stacks in the table of stacks.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -86,7 +86,7 @@ impl<W: Write> ActivityTable<W> {
     }
 
     /// Stores the kernel's name if the row contains one. Writes a table row if the row is about unified memory or a
-    /// loss. Ignores all other rows.
+    /// loss. Ignores rows of other kinds.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => {

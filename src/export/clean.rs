@@ -36,7 +36,8 @@ pub fn text(name: &str) -> String {
     field(name).into_owned()
 }
 
-/// Like [`text`], but does not copy names that are already clean. Nearly all names are clean.
+/// Like [`text`], but does not copy names that are already clean. Nearly all names are clean, so most names need no
+/// copy.
 pub(super) fn field(name: &str) -> Cow<'_, str> {
     if is_clean(name.as_bytes()) {
         return name.into();

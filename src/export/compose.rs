@@ -66,7 +66,7 @@ impl<'a> Composer<'a> {
     /// Returns the frames on the root side of the sample's stack: the root frames that the options request, and the
     /// root mark of the sample.
     pub(super) fn root_frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
-        // The device and the stream of lost work are unknown.
+        // For lost work, the device and the stream are unknown.
         let is_lost = |leaf_frame| matches!(leaf_frame, LeafFrame::Lost(_));
         let mut frames = match sample.leaf.frames().any(is_lost) {
             true => Vec::new(),
@@ -76,7 +76,7 @@ impl<'a> Composer<'a> {
         frames
     }
 
-    /// Returns the frames of the stack of `site`.
+    /// Returns the frames of the stack that `site` refers to.
     pub(super) fn stack(&self, site: SampleSite) -> Vec<ComposedFrame<'a>> {
         match site {
             SampleSite::Between { after, thread, before } if self.all_frames => {
@@ -218,8 +218,8 @@ fn between(
 ) -> Vec<ComposedFrame<'_>> {
     let (mut first, mut second) =
         (context_frames(profile, after, names), context_frames(profile, before, names));
-    // NVTX ranges follow the call at the end of a stack. The NVTX ranges of the first call are omitted, because they
-    // may have ended before the second call.
+    // At the end of a stack, NVTX ranges follow the API call. The NVTX ranges of the first call are omitted, because
+    // they may have ended before the second call.
     split_ranges(&mut first);
     let ranges = split_ranges(&mut second);
     let is_call =

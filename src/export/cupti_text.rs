@@ -16,8 +16,8 @@ use gpuflame_model::record::{
     NameId, Nanos, Row, SyncKind, SyncRecord, ThreadId, Work,
 };
 
-/// Maximum number of stacks whose thread and API call are stored while the application runs (8 MiB). Calls from further
-/// stacks are written without a name.
+/// Maximum number of stacks whose thread and API call are stored while the application runs (8 MiB). Calls from stacks
+/// beyond this number are written without a name.
 pub(super) const MAX_CALLERS: usize = 1 << 18;
 
 /// A [`Sink`] that writes the text while the application runs. A row to which other rows refer must be passed to
@@ -169,7 +169,7 @@ pub struct CallLine<'a> {
 }
 
 impl CallLine<'_> {
-    /// Appends the line of this call.
+    /// Appends the line for this call.
     pub fn line(&self, text: &mut Vec<u8>) {
         let &CallLine { name, process, thread, begun, nanos, id } = self;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
@@ -188,7 +188,7 @@ impl CallLine<'_> {
     }
 }
 
-/// Appends the line of a wait.
+/// Appends the line for a wait.
 pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
     let kind = match sync.kind {
         SyncKind::EVENT => "EVENT_SYNCHRONIZE",
@@ -213,7 +213,7 @@ pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
     );
 }
 
-/// Appends the line of a CUDA event that was recorded on a stream.
+/// Appends the line for a CUDA event that was recorded on a stream.
 pub fn record(record: &EventRecord, text: &mut Vec<u8>) {
     push_line(
         text,
@@ -224,7 +224,7 @@ pub fn record(record: &EventRecord, text: &mut Vec<u8>) {
     );
 }
 
-/// Appends the line of an activity. `symbol` is the mangled name if the activity is a kernel.
+/// Appends the line for an activity. `symbol` is the mangled name if the activity is a kernel.
 pub fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
     let (start, end, id) = (activity.start.0, activity.end.0, activity.correlation.0);
     let time = format!("[ {start}, {end} ] duration {}", activity.duration().unwrap_or(0));

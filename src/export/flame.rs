@@ -1,9 +1,9 @@
 //! Builds the tree of a flame graph. Each node represents a path of frames from the root. A node has a weight of its
 //! own if a stack ends at the node.
 //!
-//! The tree is built once per file. Stacks that begin with the same frames share the nodes of these frames. A frame at
-//! which no stack ends or branches off takes 4 bytes. Writing the stacks needs memory for the tree and for the text of
-//! one line only, even if there are a hundred thousand deep stacks.
+//! The tree is built once per file. Stacks that begin with the same frames share the nodes of these frames. A frame
+//! takes only 4 bytes if no stack ends or branches off at this frame. Writing the stacks needs memory for the tree and
+//! for the text of one line only, even if there are a hundred thousand deep stacks.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -45,8 +45,8 @@ struct FlameNode {
 /// are too narrow to draw.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 
-/// Selects the frames that are shown. A frame is shown if it is heavier than `lightest`, or if its weight equals
-/// `lightest` and its depth is at most `max_depth`. The parent of a shown frame is shown as well.
+/// Decides which frames of the tree are shown. A frame is shown if it is heavier than `lightest`, or if its weight
+/// equals `lightest` and its depth is at most `max_depth`. The parent of a shown frame is shown as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
     lightest: u64,
@@ -102,8 +102,9 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Returns a `Detail` with at most `max_frames` frames, and without frames lighter than `lightest`. The lightest
-    /// frames are omitted first. Among frames of equal weight, the frames furthest from the root are omitted first.
+    /// Returns a `Detail` with at most `max_frames` frames, and without frames lighter than `lightest`. If there are
+    /// more frames, the lightest frames are omitted first. Among frames of equal weight, the frames furthest from the
+    /// root are omitted first.
     pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
         // Weight, depth and length (in frames) of each run of consecutive frames.
         let mut runs = Vec::new();
@@ -268,7 +269,7 @@ impl Labels {
 
     /// Returns the label of a text. Frames of different kinds may have the same text: `cudaMalloc` may be a call or a
     /// host function. If a text has several kinds, its label gets the kind that comes last in the order of
-    /// [`ShownFrameKind`]. Therefore the order of the stacks does not matter.
+    /// [`ShownFrameKind`]. Therefore the kind of a label does not depend on the order of the stacks.
     fn intern_text(&mut self, text: &str, shape: (ShownFrameKind, usize)) -> u32 {
         let label = self.texts.intern(&clean::frame(text)).index();
         match self.shapes.get_mut(label) {
@@ -290,7 +291,7 @@ impl Labels {
 /// Labels of leaf frames (frames on top of samples' stacks), keyed by frame and device.
 #[derive(Default)]
 struct LeafLabels {
-    /// Labels of kernels. There may be a hundred thousand kernels.
+    /// Labels of kernels. A profile may have a hundred thousand kernels.
     kernels: IdMap<Option<DeviceId>, DenseIdMap<u32>>,
     others: IdMap<(LeafFrame, Option<DeviceId>), u32>,
     /// Buffer for the text of a frame.
@@ -420,7 +421,7 @@ impl FlameBuilder {
         )
     }
 
-    /// Returns the node reached from the node `from` along `frames`. Creates the missing nodes.
+    /// Returns the node reached from the node `from` along `frames`. Creates the nodes that do not exist yet.
     fn path(&mut self, from: NodeId, frames: Vec<ComposedFrame<'_>>) -> NodeId {
         let Self { labels, tree, .. } = self;
         let label = |frame: ComposedFrame<'_>| match frame.id {

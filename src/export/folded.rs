@@ -19,7 +19,7 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::IDLE;
 use gpuflame_model::record::Loss;
 
-/// Folded stacks. With weights in nanoseconds, the sum of the weights is exactly the total of the view. With
+/// Folded stacks. With weights in nanoseconds, the sum of the weights is exactly the total of the view. With weights in
 /// microseconds, each line is rounded separately. Stacks with a weight of zero (launches without an activity,
 /// activities without times) also have a line. If the view is empty, the file is empty.
 pub static FOLDED: Format =

@@ -25,7 +25,7 @@ pub struct Format {
     pub writes: Writes,
 }
 
-/// Function that writes a format. Each variant is for one kind of input.
+/// Function that writes a format. Each variant is for formats with one kind of input.
 #[derive(Clone, Copy)]
 pub enum Writes {
     /// The format is written from the samples of a view, so only sums are needed.
@@ -95,7 +95,7 @@ impl Format {
         Self { word, about, endings, is_binary: false, writes: Writes::Events(write) }
     }
 
-    /// Returns the format, marked as binary.
+    /// Marks the format as binary and returns it.
     pub const fn binary(self) -> Self {
         Self { is_binary: true, ..self }
     }

@@ -1,5 +1,5 @@
 //! Lists the formats that the recorder (the shared library in the recorded process) writes. The library contains no
-//! other formats.
+//! formats other than these.
 
 use super::format::Format;
 

@@ -10,7 +10,7 @@ use gpuflame_model::profile::{ShownFrameId, ShownFrameKind};
 /// cleaning replaces it by a blank.
 pub(super) const SEPARATOR: char = '\u{2028}';
 
-/// A frame of a composed stack.
+/// A frame of a stack that `compose` returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComposedFrame<'a> {
     pub(super) kind: ShownFrameKind,

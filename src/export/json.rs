@@ -1,4 +1,4 @@
-//! Separators for JSON that is written item by item. Large files are never built as a tree in memory.
+//! Separators for JSON that is written item by item. Large JSON files are never built as a tree in memory.
 
 /// Returns the separator to write before the item with index `at` of a list.
 pub fn comma(at: usize) -> &'static str {

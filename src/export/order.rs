@@ -13,13 +13,13 @@ use std::ops::Range;
 /// Maximum number of texts that are sorted by plain comparison.
 const MAX_COMPARED: usize = 32;
 
-/// Returns the indexes of `texts` in the byte order of the texts. Equal texts keep their order.
+/// Returns the indexes of `texts` in the byte order of the texts. Equal texts stay in their original order.
 pub(super) fn sort_indices(texts: &[&str]) -> Vec<u32> {
     let all = 0..texts.len();
     sort_within(vec![all], texts)
 }
 
-/// Sorts `texts` within each range of indexes in `parts`. No text moves to another range. Returns the indexes of the
+/// Sorts `texts` within each range of indexes in `parts`. Each text stays within its range. Returns the indexes of the
 /// texts in the new order.
 pub(super) fn sort_within(parts: Vec<Range<usize>>, texts: &[&str]) -> Vec<u32> {
     let mut sorted: Vec<(u64, u32)> = (0..texts.len() as u32).map(|at| (0, at)).collect();
@@ -38,8 +38,9 @@ pub(super) fn sort_within(parts: Vec<Range<usize>>, texts: &[&str]) -> Vec<u32> 
         all.sort_unstable();
         for run in find_runs(all, |(a, _), (b, _)| a == b) {
             let (word, _) = all[run.start];
-            // The number is padded with zeros. If the last byte of the number is zero, the text may have ended or may
-            // contain zero bytes. If the number ends in a zero byte, the texts are compared byte by byte.
+            // A text with fewer than eight remaining bytes is padded with zeros to get the number. If the last byte of
+            // the number is zero, the text may have ended or may contain zero bytes. If the number ends in a zero byte,
+            // the texts are compared byte by byte.
             if word & 0xff == 0 {
                 sort_by_suffix(texts, &mut all[run], shared);
             } else {

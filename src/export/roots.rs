@@ -13,7 +13,7 @@ pub(super) struct Roots<'a> {
     profile: &'a Profile,
     wanted: Vec<Root>,
     names: NameFolding,
-    /// Names that several threads have.
+    /// Thread names that belong to several threads.
     shared_names: BTreeSet<&'a str>,
     /// Stream ids that several streams of different CUDA contexts have.
     shared_streams: BTreeSet<StreamId>,
@@ -100,7 +100,7 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// Returns the names that have several owners. `all` contains pairs of owner and name.
+/// Returns the names that belong to several owners. `all` contains pairs of owner and name.
 fn find_shared<O: PartialEq, N: Ord + Copy>(all: impl Iterator<Item = (O, N)>) -> BTreeSet<N> {
     let mut owners: BTreeMap<N, O> = BTreeMap::new();
     let mut shared = BTreeSet::new();

@@ -4,13 +4,13 @@
 //! The short name of a template kernel consists of its function and, if possible, its computation. The computation is
 //! the innermost named functor in the template arguments. Namespaces, number types, sizes, layouts, lambdas and
 //! parameters are omitted. The rules apply to the demangler's output and need no list of kernels. Names that cannot be
-//! parsed are unchanged. Sums must be keyed by full names, because several kernels may have the same short name.
+//! parsed are not shortened. Sums must be keyed by full names, because several kernels may have the same short name.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
-/// Maximum nesting depth of templates to parse. Real names have up to 12 levels. The maximum depth is needed because a
-/// file may contain any text as a name.
+/// Maximum nesting depth of templates to parse. The names of real kernels have up to 12 levels. The maximum depth is
+/// needed because a file may contain any text as a name.
 const MAX_DEPTH: usize = 32;
 /// Maximum number of distinct names that are shortened. A picture has a few hundred names. Finding duplicates among
 /// 10,000 short names takes a megabyte of memory.
@@ -245,7 +245,7 @@ fn closing_bracket(text: &str) -> Option<usize> {
 }
 
 /// Counts open brackets. The `<` of `operator<` is counted although it is not a bracket, so a name that contains
-/// `operator<` within brackets is not shortened. The `>` of `->` is not counted.
+/// `operator<` within brackets is not shortened. The `>` of `->` is not counted as a bracket.
 #[derive(Default)]
 struct BracketDepth {
     depth: usize,

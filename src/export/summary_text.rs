@@ -1,7 +1,7 @@
 //! Writes the summary of a run in five lines: how busy the GPUs were, why they were idle, the most expensive GPU work,
 //! whether the results are complete, and the file to open. The library prints all five lines when the process exits.
 //! `gpuflame summary` prints only the lines about busy time, idle time and completeness. The ledger contains all
-//! figures.
+//! figures of the run.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -284,8 +284,8 @@ fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String,
     places.into_iter().max_by_key(|(_, nanos)| *nanos)
 }
 
-/// Returns the line with the most expensive GPU work (kernels, copies and fills) on all GPUs. Returns `None` if no work
-/// has a time.
+/// Returns the line with the most expensive GPU work (kernels, copies and fills) on all GPUs. Returns `None` if no GPU
+/// work has a known duration.
 pub fn work_line(profile: &Profile) -> Option<String> {
     let mut sums: BTreeMap<Cow<'_, str>, (u64, u64)> = BTreeMap::new();
     for work in profile.works() {
@@ -482,8 +482,8 @@ fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
     let ends = |end: &'static str| {
         files.iter().filter(move |file| file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     };
-    // The picture of GPU time has the shortest file name. Pictures of other views have an additional word before the
-    // suffix.
+    // Among the pictures, the picture of GPU time has the shortest file name. Pictures of other views have an
+    // additional word before the suffix.
     let idle = ends(".idle.svg").max_by_key(length).filter(|_| is_mostly_idle);
     let file = idle.or_else(|| ends(".svg").min_by_key(length)).or_else(|| files.first())?;
     let more = files.len() - 1;
@@ -548,7 +548,7 @@ mod tests {
         SampleSite::Between { after, thread: None, before }
     }
 
-    /// Returns a ledger with `launches` launches. Each launch has an activity.
+    /// Returns a ledger with `launches` launches. In this ledger, each launch has an activity.
     fn complete_ledger(launches: u64) -> Ledger {
         let mut ledger = Ledger::default();
         (ledger.tally.launches.seen, ledger.tally.launches.matched) = (launches, launches);

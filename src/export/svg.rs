@@ -52,7 +52,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(draw(&picture, &lines, out)?)
 }
 
-/// Returns the unit of a picture's weights. `words` is the plural noun for counted things.
+/// Returns the unit in which a picture's weights are shown. `words` is the plural noun for counted things.
 pub fn weights(unit: Unit, words: &str) -> Weights<'_> {
     match unit {
         Unit::Nanos | Unit::Micros => Weights::Nanos,

@@ -10,8 +10,8 @@ use gpuflame_model::record::Provenance;
 const MAX_PROGRAM_CHARS: usize = 40;
 
 /// Returns the title of a picture of `view`: `GPU time by launching stack: train, rank 3, GPU 0 busy 34.5 % of 3.700 s,
-/// 2026-11-23T02:45:09Z`. Unknown facts are omitted. Traces of other tools do not contain the name of the program, so
-/// pictures of such traces have only the title of the view.
+/// 2026-11-23T02:45:09Z`. Facts that are unknown are omitted from the title. Traces of other tools do not contain the
+/// name of the program, so pictures of such traces have only the title of the view.
 pub(super) fn picture_title(profile: &Profile, view: &View) -> String {
     let mut title = view.title.to_owned();
     let Some((_, program)) = profile.process().filter(|(_, program)| !program.is_empty()) else {

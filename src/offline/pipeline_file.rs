@@ -16,7 +16,8 @@ use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReade
 use super::analysis::{PipelineKind, PipelineOp};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Maximum number of operations. Reading this number of operations takes about 2 GB of memory.
+/// Maximum number of operations that are read from a file. Reading this number of operations takes about 2 GB of
+/// memory.
 const MAX_OPS: i64 = 16_000_000;
 /// Maximum size of a `meta` file in bytes. A real `meta` file has only a few lines.
 const MAX_META_BYTES: u64 = 65_536;

@@ -45,8 +45,8 @@ pub struct ReadOptions {
     /// Whether reading a run skips the states of the host's threads and the search for the culprits of idle time.
     /// Default: false.
     pub without_host_states: bool,
-    /// Whether the squares of durations are also summed for each stack and kernel. The comparison of two runs needs
-    /// these sums of squares. Default: false.
+    /// Whether the squares of durations are also summed for each stack and kernel. The comparison of two runs needs the
+    /// sums of the squares of durations. Default: false.
     pub has_squares: bool,
     /// Whether the named ranges of a trace and their times are returned too. Default: false.
     pub ranges: bool,
@@ -69,7 +69,7 @@ pub struct Run {
 /// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 or another tool, plain or
 /// compressed. The file's format is detected from its content. The path `-` means standard input.
 ///
-/// Code addresses are symbolized immediately, using the files that the recording names. Frames without a known name
+/// Code addresses are symbolized immediately, using the files that the recording names. Frames whose name is not found
 /// keep their address.
 ///
 /// # Errors

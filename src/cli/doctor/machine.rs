@@ -9,7 +9,7 @@ use gpuflame_os::free_space::free_bytes;
 /// Oldest version of CPython whose functions can be shown.
 const MIN_PYTHON: (u32, u32) = (3, 9);
 const MAX_PYTHON: (u32, u32) = (3, 15);
-/// Minimum free disk space in bytes for a run with `--rows`. One GiB is enough for about 60 million launches.
+/// Minimum free disk space in bytes for a run with `--rows`. One GiB of rows is enough for about 60 million launches.
 const MIN_FREE_BYTES: u64 = 1 << 30;
 /// Capabilities that permit CPU samples: CAP_PERFMON and CAP_SYS_ADMIN.
 const SAMPLING_CAPABILITIES: u64 = 1 << 38 | 1 << 21;

@@ -45,7 +45,7 @@ pub(super) fn run_probe(library: Option<&Path>) -> std::result::Result<ProbeAnsw
     Ok(ProbeAnswer::from_json(&probe_process::ask(&words)?))
 }
 
-/// Runs the checks and writes the findings to `out` as JSON. The separate process runs this function.
+/// Runs the checks and writes the findings to `out` as JSON. This function runs in the separate process.
 pub(super) fn print_answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     let version = path.map(library::library_version);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {

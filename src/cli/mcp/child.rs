@@ -6,7 +6,8 @@ use std::process::{ExitStatus, Stdio};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 
-/// Path of this program. This path stays valid even if the program's file is replaced while the server runs.
+/// Path of this program's executable file. This path stays valid even if the program's file is replaced while the
+/// server runs.
 const MYSELF: &str = "/proc/self/exe";
 /// Maximum size in bytes of a verb's standard output. An output of more bytes is an error, because such an output
 /// cannot be shortened to an answer.
@@ -77,8 +78,8 @@ async fn read_output(pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, St
     }
 }
 
-/// Reads a pipe to its end. Returns the first MAX_REMARK_BYTES bytes as text. If bytes were dropped, the last line
-/// contains the number of dropped bytes.
+/// Reads a pipe until the writer closes it. Returns the first MAX_REMARK_BYTES bytes as text. If bytes were dropped,
+/// the last line contains the number of dropped bytes.
 async fn read_remarks(pipe: Option<impl AsyncRead + Unpin>) -> Result<String, String> {
     let (mut kept, mut part, mut dropped) = (Vec::new(), [0; 4096], 0);
     let Some(mut pipe) = pipe else { return Ok(String::new()) };

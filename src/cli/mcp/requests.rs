@@ -113,7 +113,7 @@ fn add_option(words: &mut Vec<String>, name: &str, schema: &Value, value: &Value
     Ok(())
 }
 
-/// Returns the values of a list. A single value counts as a list with one item.
+/// Returns the values of an argument that is a list. A single value counts as a list with one item.
 fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice).iter()
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// Maximum size in bytes of an answer.
 const MAX_BYTES: usize = 60_000;
-/// Maximum number of rows of a table. More rows cannot fit, because each row has at least 6 bytes.
+/// Maximum number of rows of a table. More rows cannot fit into an answer, because each row has at least 6 bytes.
 const MAX_ROWS: usize = MAX_BYTES / 6;
 
 /// Shortens the output of a verb if the output is too long. Returns the output, and a remark on omitted rows if there
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(short["many"][kept - 1]["at"], kept - 1);
         let expected = format!("left out {} of 100 rows of `many`, because", 100 - kept);
         assert!(remark.unwrap().contains(&expected), "{expected}");
-        // With one more row, the answer would not fit.
+        // With one more row, the answer would be longer than the maximum size.
         let mut more = short.clone();
         more["many"] = rows(kept + 1, &"y".repeat(1000));
         assert!(written(&more).len() > 60_000);

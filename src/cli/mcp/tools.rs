@@ -47,11 +47,11 @@ pub(super) enum InputKind {
     File,
     /// Files or folders to read.
     Files,
-    /// A file to compare with. The parameter may be absent.
+    /// A file with which the other file is compared. The agent may omit this parameter.
     Baseline,
     /// A file to write, which must not exist yet.
     NewFile,
-    /// Command-line words. The parameter may be absent.
+    /// Command-line words. The agent may omit this parameter.
     Words,
 }
 

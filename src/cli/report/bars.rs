@@ -50,7 +50,7 @@ pub(super) fn device_bars(profile: &Profile) -> Vec<DeviceBar> {
 }
 
 impl DeviceBar {
-    /// Returns the bar as JSON. `rank` is the rank of the run, if there are several runs.
+    /// Returns the bar of a GPU as JSON. `rank` is the rank of the run, if there are several runs.
     pub(super) fn json(&self, rank: Option<u32>) -> Value {
         let label = match rank {
             Some(rank) => format!("rank {rank}, GPU {}", self.device),

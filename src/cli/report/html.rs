@@ -50,7 +50,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes the sentences of the first screen as text. The script replaces the plain text.
+    /// Writes the sentences of the first screen as text. The page's script replaces this text.
     fn write_plain(&self, out: &mut dyn Write) -> Result<()> {
         let Head { first_line, culprits, changes, answers, complete, findings, none_found, .. } = self.head;
         writeln!(out, "<main id=\"app\">\n<h1>{}</h1>", escaped(&self.head.title))?;

@@ -71,8 +71,8 @@ pub(super) struct Job {
     /// Time of work and communication per rank, compared with the other ranks. This list is empty if the job has only
     /// one rank.
     pub(super) times: Vec<(RankTime, RankComparison)>,
-    /// The part of the run to which the shares of findings refer. The part's length is 0 if the times cannot be
-    /// correct.
+    /// The part of the run to which the shares of findings refer. The length of the part is 0 if the run's times cannot
+    /// be correct.
     pub(super) part: MeasuredPart,
 }
 
@@ -189,7 +189,7 @@ impl Job {
         quoted_for_shell(&of_rank.source)
     }
 
-    /// Whether the files of all runs contain every call.
+    /// Whether the files of all runs contain a row for every call.
     pub(super) fn has_rows(&self) -> bool {
         self.ranks.iter().all(|rank| !rank.has_only_sums)
     }
@@ -233,8 +233,8 @@ fn job_path(
     }
 }
 
-/// Returns the facts of a run. If one of `findings` shows that the run's times cannot be correct, the returned facts
-/// have no bars, and their heading has no shares.
+/// Returns the facts about a run that the page shows. If one of `findings` shows that the run's times cannot be
+/// correct, the returned facts have no bars, and their heading has no shares.
 fn rank_facts(
     source: &Source,
     rank: u32,

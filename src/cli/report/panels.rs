@@ -11,7 +11,7 @@ use super::work_panels::{FunctionRow, KernelRow};
 use gpuflame_export::short_kernels;
 use gpuflame_offline::analysis::compare_durations;
 
-/// Maximum number of rows of a table on the page. The page shows how many rows are left out.
+/// Maximum number of rows of a table on the page. The page shows how many rows of the table are left out.
 const MAX_ROWS: usize = 3_000;
 /// Maximum length, in characters, of a name in a table.
 const MAX_NAME_CHARS: usize = 1_000;

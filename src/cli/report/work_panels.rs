@@ -10,8 +10,8 @@ use gpuflame_model::profile::{Profile, add_to};
 use gpuflame_model::record::{Activity, CorrelationId, IdMap, Work};
 use gpuflame_offline::analysis::{Durations, LaunchDelays};
 
-/// Durations for each kind of GPU work, for the comparison of two runs. The durations are collected from the
-/// activities.
+/// Durations for each kind of GPU work, for the comparison of two runs. The durations of GPU work are collected from
+/// the run's activities.
 #[derive(Default)]
 pub(super) struct WorkDurations(IdMap<Work, Durations>);
 
@@ -37,16 +37,16 @@ impl Sink for WorkDurations {
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }
 
-/// Sums for one kernel, copy direction or fill over all runs of the page. Times are in ns.
+/// Sums for one kernel, copy direction or fill over all runs of the page. All times in these sums are in ns.
 #[derive(Default)]
 pub(super) struct KernelRow {
     pub(super) nanos: u64,
     pub(super) count: u64,
     pub(super) min: u64,
     pub(super) max: u64,
-    /// 50th and 95th percentile of the durations in ns. `None` if several runs or GPUs have this work.
+    /// 50th and 95th percentile of the durations in ns. `None` if the work ran in several runs or on several GPUs.
     pub(super) percentiles: Option<[u64; 2]>,
-    /// Number of combinations of run and GPU that have this work.
+    /// Number of combinations of a run and a GPU in which this work ran.
     parts: u64,
     pub(super) delay: DelaySums,
     pub(super) durations: Durations,
@@ -58,7 +58,7 @@ pub(super) struct KernelRow {
 pub(super) struct DelaySums {
     pub(super) nanos: u64,
     pub(super) count: u64,
-    /// 95th percentile of the delays in ns. `None` if several runs have this work.
+    /// 95th percentile of the delays in ns. `None` if the work ran in several runs.
     pub(super) p95: Option<u64>,
     parts: u64,
 }

@@ -10,8 +10,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os as host;
 
 const LIBRARY_NAME: &str = "libgpuflame.so";
-/// Small library for LD_PRELOAD. The small library makes the driver load [`LIBRARY_NAME`] from the folder that contains
-/// the small library.
+/// File name of the small library for LD_PRELOAD. The small library makes the driver load [`LIBRARY_NAME`] from the
+/// folder that contains the small library.
 const PRELOAD_NAME: &str = "libgpuflame-preload.so";
 /// First bytes of a library for this machine: the ELF magic number, then the codes for 64-bit and little-endian.
 const ELF_MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
@@ -88,9 +88,9 @@ pub(crate) fn is_ours(path: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(LIBRARY_NAME.as_bytes())
 }
 
-/// Returns the library to preload. The small library is preloaded if a file with its name is next to `library`. The
-/// small library does not depend on a C library, so programs with a C library other than glibc start normally.
-/// `library` itself would abort programs with a C library other than glibc.
+/// Returns the path of the library to preload. The small library is preloaded if a file with its name is next to
+/// `library`. The small library does not depend on a C library, so programs with a C library other than glibc start
+/// normally. `library` itself would abort programs with a C library other than glibc.
 pub(super) fn library_to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(PRELOAD_NAME);
     // The small library loads `LIBRARY_NAME` from its own folder. Therefore the small library can be used only if

@@ -22,7 +22,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_os as host;
 
-/// Maximum number of names to try for the report folder. A folder that exists already belongs to another run.
+/// Maximum number of names to try for the report folder. If a folder with a tried name exists already, that folder
+/// belongs to another run.
 const MAX_FOLDER_NAMES: u32 = 1000;
 /// Folders in which the report folder is created if it cannot be created in `TMPDIR`.
 const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
@@ -33,8 +34,8 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Maximum total size in bytes of the ranks' recordings. `gpuflame run` does not look for a straggler in larger
 /// recordings. Reading recordings of the maximum size takes about a second.
 const MAX_RANK_BYTES: u64 = 128 << 20;
-/// Maximum depth of report folders that are searched, for runs that start other runs. Each level of nested runs is two
-/// folders deep.
+/// Maximum depth of report folders that are searched, for runs that start other runs. Each nested run adds two levels
+/// of folders.
 const MAX_DEPTH: u32 = 8;
 /// Maximum total time to wait for processes whose environment is temporarily empty. A process has no environment during
 /// an `exec`, while the Linux kernel reads the start of the program from the disk. The limit applies to all processes
@@ -100,7 +101,7 @@ impl ReportFolder {
         &self.path
     }
 
-    /// Reads the reports that have arrived so far. Skips files that cannot be read.
+    /// Reads the reports that have arrived so far. Skips report files that cannot be read.
     pub(super) fn read(&self) -> CollectedReports {
         let mut files = Vec::new();
         list_files(&self.path, 0, &mut files);
@@ -238,8 +239,8 @@ pub(super) struct CollectedReports {
 struct UnfinishedFile {
     session: String,
     file: PathBuf,
-    /// Whether the file belongs to this user. A file of another user is not recovered. Otherwise the other user could
-    /// choose which files this user reads, and where this user writes.
+    /// Whether the output file belongs to the user who runs this command. An output file that belongs to another user
+    /// is not recovered. Otherwise the other user could choose which files this user reads, and where this user writes.
     is_ours: bool,
 }
 
@@ -449,7 +450,7 @@ fn describe_count(count: usize) -> String {
     format!("{count} process{}", if count == 1 { "" } else { "es" })
 }
 
-/// Joins the first `MAX_LISTED` items to one text. If there are more items, the text ends with `...`.
+/// Joins the first `MAX_LISTED` items to one text. If there are more than `MAX_LISTED` items, the text ends with `...`.
 fn join_listed(items: impl ExactSizeIterator<Item = String>) -> String {
     let more = if items.len() > MAX_LISTED { ", ..." } else { "" };
     items.take(MAX_LISTED).collect::<Vec<_>>().join(", ") + more
@@ -469,7 +470,7 @@ pub(super) struct ProcessReport {
     /// versions of gpuflame, these times cover the whole run.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
-    /// Whether the report file belongs to this user.
+    /// Whether the report file belongs to the user who runs this command.
     pub(super) is_ours: bool,
 }
 

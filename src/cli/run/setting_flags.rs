@@ -8,7 +8,7 @@ use crate::times::to_seconds;
 use gpuflame_config::settings::{SETTINGS, parse};
 use gpuflame_model::error::Result;
 
-/// Name of an environment variable, and its value.
+/// Name and value of an environment variable.
 pub(super) type SettingPair = (String, String);
 
 pub(super) const FLAG_VARIABLE: &str = "GPUFLAME_FLAG";

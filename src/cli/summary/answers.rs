@@ -125,8 +125,8 @@ impl Screen<'_> {
                     "not host-bound: for {working:.1} % of the time at least one of the GPUs works"
                 ));
             }
-            // The idle time of one gap is split into one piece per cause. Nearly all gaps have a piece with the cause
-            // launch latency, so these pieces are counted as gaps.
+            // The idle time of one gap is divided into one piece for each cause. Nearly all gaps have a piece with the
+            // cause launch latency, so these pieces are counted as gaps.
             let pieces = |cause: Cause| {
                 let of_cause = idle.iter().filter(|sample| idle_word(sample) == cause.word());
                 saturating_sum(of_cause.map(|sample| sample.count()))
@@ -160,7 +160,7 @@ impl Screen<'_> {
     }
 
     /// Returns the sentence that replaces [`busy_line`](Self::busy_line) if an activity lasts for more than a minute. A
-    /// duration of more than a minute may be wrong. Returns `None` if no activity lasts that long.
+    /// duration of more than a minute may be wrong. Returns `None` if no activity lasts for more than a minute.
     fn long_work_line(&self) -> Option<String> {
         let work = match self.profile().row_facts()?.too_long {
             0 => return None,

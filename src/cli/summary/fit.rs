@@ -20,8 +20,8 @@ pub(super) struct Fit {
     pub(super) left_out: usize,
 }
 
-/// Returns the output with as many rows and tables as fit. `write` creates the output, and `fits` tests whether the
-/// output is short enough.
+/// Returns the output with as many rows and tables as the limits permit. `write` creates the output, and `fits` tests
+/// whether the output is short enough.
 pub(super) fn fitted(
     write: impl Fn(Fit) -> Result<Vec<u8>>,
     fits: impl Fn(&[u8]) -> bool,

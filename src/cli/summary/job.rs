@@ -108,7 +108,8 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     Ok(Outcome::Clean)
 }
 
-/// Returns the row of a rank. If the rank has impossible durations, the cells of its row are empty.
+/// Returns the row of a rank in the table of ranks. If the rank has impossible durations, the cells of its row are
+/// empty.
 fn rank_row(run: &SummarizedRun, found: &[Finding], of_rank: &RankRun, names: NameFolding) -> RankRow {
     let rank = of_rank.rank;
     let mut cells = rank_cells(run, &of_rank.time, names);
@@ -134,7 +135,7 @@ fn rank_cells(run: &SummarizedRun, time: &RankTime, names: NameFolding) -> Vec<C
         (saturating_sum(parts().map(|part| part.busy)), saturating_sum(parts().map(|part| part.window())));
     let known = |cell| if profile.idle_doubt().is_some() { Cell::Nothing } else { cell };
     let series = profile.step_series();
-    // Selects the kind of steps with the longest total time.
+    // Selects the kind of steps that takes the longest total time.
     let steps = series.kinds.iter().enumerate().filter(|(_, kind)| kind.count > 0);
     let steps = steps.max_by_key(|(at, kind)| (kind.nanos, std::cmp::Reverse(*at)));
     let mut cells = vec![

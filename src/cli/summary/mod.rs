@@ -1,8 +1,8 @@
 //! `gpuflame summary`: shows one screen about a run. The screen shows how busy the GPUs were, why they were idle, the
 //! GPU work, the data that the file lacks, and the command to run next.
 //!
-//! The figures equal the figures of the more detailed verbs. Busy and idle time refer to the steady part of the run, if
-//! there is one. Figures other than busy and idle time refer to the whole run.
+//! The figures on this screen equal the figures that the more detailed verbs show. Busy and idle time refer to the
+//! steady part of the run, if there is one. Figures other than busy and idle time refer to the whole run.
 
 mod answers;
 mod findings;

@@ -18,7 +18,7 @@ use gpuflame_offline::run::ReadOptions;
 use super::answers::Answers;
 use super::findings::IMPOSSIBLE_DURATION;
 
-/// A run after reading, before the findings are computed.
+/// A run that was read, but whose findings are not computed yet.
 pub(super) struct ReadRun {
     explained: Explained,
     copies: CopySums,
@@ -61,7 +61,7 @@ pub(crate) fn summarize_rank(
     Ok(Some(run.with_findings(input, console)))
 }
 
-/// Reads a run that has GPU work.
+/// Reads a run, which must have GPU work.
 ///
 /// # Errors
 /// Fails for the same reasons as every read, and with `Format` if the run has no GPU work.

@@ -2,7 +2,8 @@
 //! values that can be given both in an environment variable and in a flag of the command.
 //!
 //! The defaults, the table in `docs/settings.md` and the output of `gpuflame settings` are generated from [`SETTINGS`].
-//! This module only parses the values. The code that a setting affects reads the value from [`Settings`].
+//! This module only parses the values of the settings. The code that a setting affects reads the value from
+//! [`Settings`].
 
 mod environment;
 mod output;

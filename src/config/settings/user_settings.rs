@@ -33,7 +33,7 @@ pub struct Settings {
     pub formats: Vec<Output>,
     /// Unit of the weight that the width of a frame shows.
     pub unit: Unit,
-    /// Whether the settings open windows. If false, only the program opens windows.
+    /// Whether the settings cause windows to open. If false, only the program itself opens windows.
     pub enabled: bool,
     /// Time before each window that the settings open.
     pub delay: Duration,
@@ -51,14 +51,14 @@ pub struct Settings {
     /// Maximum number of bytes that are written to files during a window that the settings open. A window closes when
     /// it reaches this number of bytes.
     pub max_bytes: Option<u64>,
-    /// Maximum size in bytes of the recording that contains every row; `None`: no limit. Rows beyond the limit are only
-    /// counted, not written.
+    /// Maximum size in bytes of the recording that contains every row; `None`: no limit. Rows beyond this limit are
+    /// only counted, not written.
     pub max_file: Option<u64>,
     /// Maximum number of windows that get their own files, if the prefix contains `%w`.
     pub max_windows: u64,
     /// Permission bits of the output files, as for `chmod`.
     pub file_mode: u32,
-    /// File that controls the window. The window is open while the file exists.
+    /// File that controls the window. The recording window is open while this file exists.
     pub flag: Option<PathBuf>,
     /// Signal that opens the window if it is closed, and closes the window if it is open.
     pub signal: Option<i32>,
@@ -92,7 +92,7 @@ pub struct Settings {
     /// Maximum memory in bytes that gpuflame may use; `None`: the limit from `gpuflame_os::memory::limit_bytes`.
     pub max_mem: Option<usize>,
     /// Number of samples per second of CPU time, for each thread that launches GPU work. `None`: threads are not
-    /// sampled.
+    /// sampled while they run.
     pub cpu_samples: Option<u32>,
     /// Whether a timer's signals may be used for CPU samples if the Linux kernel denies access to perf events.
     pub cpu_timer: bool,

@@ -260,7 +260,7 @@ impl Display for Micros {
     }
 }
 
-/// Time relative to the base time of the file, displayed in microseconds like `Micros`. Times before the base are
+/// Time relative to the base time of the file, displayed in microseconds like `Micros`. Times before the base time are
 /// negative.
 #[derive(Clone, Copy)]
 struct Time(i64);

@@ -7,7 +7,7 @@ use gpuflame_model::sorting;
 
 /// Maximum number of tracks per stream. If all tracks are in use, further overlapping work is put on the last track.
 const MAX_LANES: usize = 64;
-/// Lowest id of an additional track. Smaller track ids are ids of streams.
+/// Lowest id of an additional track. Track ids below this value are ids of streams.
 const FIRST_TRACK: u32 = 1 << 30;
 
 /// Assigns work to the lanes of its stream, as the module's documentation describes.

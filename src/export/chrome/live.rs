@@ -69,7 +69,7 @@ impl<W: Write> ChromeText<W> {
         }
     }
 
-    /// Stores the row if later rows may refer to it. Ignores all other rows.
+    /// Stores the row if later rows may refer to it. Ignores rows to which no later row refers.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Process { id, .. } => self.events.process = *id,
@@ -217,7 +217,7 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 }
 
-/// Frames that were written to `stackFrames` so far. A frame that several stacks share on the root side is written
+/// Frames that have been written to `stackFrames` so far. A frame that several stacks share on the root side is written
 /// once.
 #[derive(Default)]
 struct WrittenFrames {

@@ -44,7 +44,7 @@ pub(super) fn frames(lines: &[Line], fraction: u64) -> Vec<Frame<'_>> {
 }
 
 impl Frame<'_> {
-    /// Completes the frame: computes its own weights. `end` and `before` are the total weights to the left of the
+    /// Completes the frame by computing its weights. `end` and `before` are the total weights to the left of the
     /// frame's right edge.
     fn complete(self, end: u64, before: u64) -> Self {
         Self { weight: end - self.start, before: before - self.before, ..self }

@@ -102,8 +102,8 @@ const MAX_SUBTITLE_LINES: usize = 4;
 
 const STYLE: &str = include_str!("picture.css");
 const SCRIPT: &str = include_str!("picture.js");
-/// Text before a search result. The first text is for pictures without merged frames, the second text for pictures with
-/// merged frames.
+/// Text that the picture shows before the result of a search. The first text is for pictures without merged frames, the
+/// second text for pictures with merged frames.
 const MATCHED: [&str; 2] = ["Matched:", "Matched of the frames shown:"];
 
 /// Draws the frames of `lines`. Lines that begin with the same frames must be adjacent.
@@ -235,8 +235,8 @@ fn write_frame(
     write!(out, ")</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{drawn:.2}\" height=\"{}\"/>", ROW - 1)?;
     let room = ((width - 6.0).max(0.0) / CHAR_WIDTH) as usize;
     let label = fitted(short.unwrap_or(whole), room);
-    // In a large picture, most frames are too narrow for a text. When a narrow frame becomes wider, the script adds the
-    // frame's text.
+    // In a picture with many frames, most frames are too narrow for a text. When a narrow frame becomes wider, the
+    // script adds the frame's text.
     if !label.is_empty() {
         write!(out, "<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 3.0, y + 11, Escaped(&label))?;
     }

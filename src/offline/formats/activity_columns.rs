@@ -16,7 +16,8 @@
 //! | `launch_ns`, `launch_duration_ns` | long | start and duration of the call |
 //! | `reason` | text | why it has no stack or no time; null if it has both |
 //!
-//! For a graph node, the stack continues with `[graph]` and the stack that created the node. Rows are sorted by time.
+//! For a graph node, the stack continues with `[graph]` and the stack that created the node. The rows of the table are
+//! sorted by time.
 
 use std::rc::Rc;
 

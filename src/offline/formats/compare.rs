@@ -71,7 +71,7 @@ pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<S
     })
 }
 
-/// Returns the names of all kernels. A kernel that ran on several GPUs has only one entry.
+/// Returns the names of all kernels. A kernel that ran on several GPUs occurs only once in the returned names.
 fn kernel_names(lines: &FoldedStacks) -> BTreeSet<&str> {
     lines.labels().filter_map(Label::kernel).map(|(_, name)| name).collect()
 }

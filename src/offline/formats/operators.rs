@@ -124,7 +124,7 @@ impl Sink for Operators {
     }
 }
 
-/// Parses a whole number of ns since 1970. Some tools write the number as a string or with decimals.
+/// Parses a whole number of ns since 1970. Some tools write the base time as a string or with decimals.
 fn parse_base(value: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(value).ok()?.trim_matches('"');
     let whole = text.split_once('.').map_or(text, |(whole, decimals)| {

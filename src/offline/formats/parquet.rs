@@ -71,8 +71,8 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
     .map_err(io_error)
 }
 
-/// Passes the values of each column to `full`, one row group after another. Stops early if the receiver has been
-/// dropped.
+/// Passes the values of each column to `full`, one row group after another. Stops before the last column if the
+/// receiver has been dropped.
 fn prepare_columns(profile: &Profile, events: &JoinedRows, full: &SyncSender<Values>) {
     let (callers, mut texts) = (Callers::new(profile), IdMap::default());
     let mut rows = events.activities().map(|event| ActivityRow::new(profile, &callers, events, event));

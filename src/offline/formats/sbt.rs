@@ -15,13 +15,14 @@
 //! text     := length:n byte[length]          n := LEB128
 //! ```
 //!
-//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are events of type 2. If a kernel
-//! is a graph node, its stack is the stack that created the node. Waits are events of type 7 (wait for a stream), 8
-//! (for a device) and 10 (for a CUDA event). Calls that record a CUDA event on a stream are events of type 9. If CUPTI
-//! delivers a record for a wait, the wait's event has the ids from CUPTI's record and the stack of the call. Calls that
-//! record a CUDA event, and waits for a CUDA event, have three numbers in the fields from, to and bytes: the id of the
-//! CUDA event plus 1 (0: unknown), 0, and an id that the recording call shares with its waits (0: unknown). The format
-//! has no field for the counts of dropped data, so events of type 0 (unknown) contain these counts.
+//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are written as events of type 2. If
+//! a kernel is a graph node, its stack is the stack that created the node. Waits are events of type 7 (wait for a
+//! stream), 8 (for a device) and 10 (for a CUDA event). Calls that record a CUDA event on a stream are events of type
+//! 9. If CUPTI delivers a record for a wait, the wait's event has the ids from CUPTI's record, and the stack of the
+//!    call that waited. Calls that record a CUDA event, and waits for a CUDA event, have three numbers in the fields
+//!    from, to and bytes: the id of the CUDA event plus 1 (0: unknown), 0, and an id that the recording call shares
+//!    with its waits (0: unknown). The format has no field for the counts of dropped data, so events of type 0
+//!    (unknown) contain these counts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
@@ -148,7 +149,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
 /// Number of facts about a GPU that the format requires. Recordings do not contain these facts, so zeros are written.
 const DEVICE_FACTS: usize = 9;
 
-/// Returns the section that lists the GPUs that ran work.
+/// Returns the section of the file that lists the GPUs on which work ran.
 fn device_table(events: &JoinedRows) -> Vec<u8> {
     let devices: BTreeSet<u32> = events.activities().map(|event| event.activity.device.0).collect();
     let mut section = vec![3];
@@ -167,7 +168,7 @@ enum SbtEvent<'a> {
     Call(&'a LaunchCall),
     Host(&'a HostCall),
     Sync(&'a SyncRecord),
-    /// Position of the activity in the list of all activities.
+    /// Index of the activity in the list of all activities.
     Activity(u32),
 }
 
@@ -309,7 +310,7 @@ impl SbtWriter<'_> {
     fn write_event_head(&mut self, kind: u8, flags: u8, time: u64) {
         self.bytes.extend([kind, flags]);
         // The difference saturates, because the times in a damaged recording may be in any order. In an intact
-        // recording, the times ascend.
+        // recording, each time is at least as large as the previous time.
         self.write_varints([time.saturating_sub(self.last)]);
         self.last = self.last.max(time);
     }

@@ -16,7 +16,7 @@ pub(super) static SPEEDSCOPE: Format =
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
-    // The viewer draws each frame of the table as a separate box. To draw a function as one box, all lines of the
+    // The viewer draws each frame of the frame table as a separate box. To draw a function as one box, all lines of the
     // function share one frame.
     let SortedStacks { frames, samples } = SortedStacks::new(profile, view, options, Granularity::Functions);
     write!(

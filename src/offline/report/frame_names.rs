@@ -48,7 +48,7 @@ pub(super) enum SourcePlace {
     Unknown,
     /// Source file, and the smallest line of the function that occurs in the data.
     At(String, u32),
-    /// Functions in several files have this name.
+    /// Functions in several files have this name, so no single location is known.
     Several,
 }
 

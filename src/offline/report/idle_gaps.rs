@@ -47,7 +47,7 @@ pub(super) fn idle_gaps(
     work.into_iter().map(|(device, work)| (device, gaps_of(work))).collect()
 }
 
-/// Time ranges in which a window was open. If the list is empty, idle time counts at all times.
+/// Time ranges in which a window was open. If this list is empty, idle time is counted for the whole run.
 struct Windows(Vec<(u64, u64)>);
 
 impl Windows {
@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_gap_is_divided_by_the_launch_that_ended_it() {
-        // The call begins at 50,000 ns and returns at 51,000 ns. The launch latency ends 10,000 ns after the return.
+        // The call begins at 50,000 ns and returns at 51,000 ns. The launch latency ends 10,000 ns after the call
+        // returns.
         let all = vec![work(10_000, 20_000, 5_000), work(80_000, 90_000, 50_000)];
         let gaps = [
             (20_000, 50_000, "host_late"),

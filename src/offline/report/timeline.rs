@@ -17,14 +17,14 @@ use super::timeline_slices::{Slice, pack};
 use super::tracks::ThreadNames;
 use crate::analysis::{PathClass, PathPart};
 
-/// Maximum number of activities that are stored. At this limit, the activities take 130 MB of memory.
+/// Maximum number of activities that are stored. This number of activities takes 130 MB of memory.
 const MAX_ACTIVITIES: usize = 2_000_000;
 /// Maximum number of slices on a page, over all rows. Browsers read this number of slices in half a second.
 const MAX_SLICES: usize = 2_000_000;
 /// Maximum total size of the names, in bytes. Beyond this limit, the names with the least total time are replaced by
 /// [`OTHER_NAMES`].
 const MAX_NAME_BYTES: usize = 1_000_000;
-/// Name that replaces all names beyond the size limit.
+/// Name that replaces the names that exceed the maximum total size.
 const OTHER_NAMES: &str = "[name left out]";
 /// Maximum number of rows for streams and threads. Beyond this limit, the rows with the least total time are omitted.
 const MAX_ROWS: usize = 64;

@@ -10,8 +10,8 @@ const MAX_TRACKS: usize = 2_000;
 /// Name of the thread that replaces merged threads.
 const OTHER_THREADS: &str = "other threads";
 
-/// Rank, GPU, stream and thread from which a value comes. A field of the track is `None` if its value is unknown. The
-/// rank is also `None` if the page shows only one rank.
+/// Rank, GPU, stream and thread from which a value comes. A field of a track is `None` if the field's value is unknown.
+/// The rank is also `None` if the page shows only one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     pub(super) rank: Option<String>,

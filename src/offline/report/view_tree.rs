@@ -89,7 +89,8 @@ struct RunLabels {
     /// Frame names, each with the length of the tag if the frame is a kernel.
     list: Vec<(FrameName, usize)>,
     numbers: HashMap<String, u32>,
-    /// Indexes of the frames that have an id in the profile, keyed by this id. Nearly all frames have an id.
+    /// Indexes of the frames that have an id in the profile, keyed by this id. Nearly all frames have an id in the
+    /// profile.
     by_frame: HashMap<ShownFrameId, u32>,
     text: String,
 }

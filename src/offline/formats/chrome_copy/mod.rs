@@ -66,7 +66,7 @@ pub struct ChromeCopy<'a> {
     failed: Option<Error>,
 }
 
-/// Part of the JSON document that is currently being written.
+/// The part of the JSON document at which the writer currently is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// Properties before the events.

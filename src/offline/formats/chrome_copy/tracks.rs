@@ -41,7 +41,7 @@ pub struct Tracks {
     numbers: Numbers,
 }
 
-/// Numeric ids of processes and threads. Ids that are numbers in the trace stay the same.
+/// Numeric ids of processes and threads. If a process or thread id is a number in the trace, it stays the same.
 #[derive(Debug, Default)]
 struct Numbers {
     named: HashMap<String, u32>,

@@ -362,7 +362,7 @@ fn extra_data(name: &str, value: impl std::fmt::Display) -> proto::Extra {
     proto::Extra { name: Some(name.to_owned()), value: Some(value.to_string()) }
 }
 
-/// Returns the track id of a thread. Track 1 is the process.
+/// Returns the track id of a thread. The track of the process has id 1, so the ids of thread tracks are higher.
 fn thread_track(thread: u32) -> u64 {
     u64::from(thread) + 2
 }
