@@ -28,7 +28,7 @@ use gpuflame_recorder::session;
 #[global_allocator]
 static ALLOCATOR: alloc::HeapAllocator = alloc::HeapAllocator;
 
-/// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
+/// The CUDA driver calls this function in `cuInit` if `CUDA_INJECTION64_PATH` contains the path of this library.
 ///
 /// Always returns 1. If this function returned 0, the driver would unload the library and load it again later.
 #[unsafe(no_mangle)]
@@ -46,7 +46,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
     1
 }
 
-/// Called by NVTX during the first NVTX call when `NVTX_INJECTION64_PATH` names this library.
+/// NVTX calls this function during the first NVTX call if `NVTX_INJECTION64_PATH` contains the path of this library.
 ///
 /// Always returns 1. If this function returned 0, NVTX would unload the library.
 ///

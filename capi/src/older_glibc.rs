@@ -1,6 +1,6 @@
 //! Defines the `stat` functions, which the standard library and the `libc` crate call. glibc exports these functions
-//! only since version 2.33. In older versions, the `stat` functions were in a static part of glibc that was linked into
-//! each program. `build.rs` lists the other measures for older versions of glibc.
+//! only since version 2.33. In versions before 2.33, the `stat` functions were in a static part of glibc that was
+//! linked into each program. `build.rs` lists the other measures for older versions of glibc.
 //!
 //! The linker prefers the functions of this file to the functions of the C library. The `stat` functions of this file
 //! are hidden symbols, so that no other library uses them.

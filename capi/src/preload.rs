@@ -1,9 +1,9 @@
 //! Handles preloading and linking, which are the two ways to load the library into a process without the CUDA driver.
 //!
 //! A preloaded library only sets environment variables. The environment variables make the CUDA driver inject the
-//! library if the program ever loads the driver. Therefore a process without CUDA only spends the time to search the
-//! environment once. A preloaded library initialises nothing that a later fork would copy. A library against which the
-//! program is linked does nothing until the program calls `gpuflame_start`.
+//! library if the program ever loads the driver. Therefore, in a process without CUDA, the library only takes the time
+//! to search the environment once. A preloaded library initialises nothing that a later fork would copy. A library
+//! against which the program is linked does nothing until the program calls `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -137,9 +137,9 @@ fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: `dlsym` only looks up a symbol in the global scope. This scope does not contain an injected copy of the
     // library.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
-    // The path of this copy is found through the address of a private function. The address of `gpuflame_start` is
-    // unsuitable, because the loader resolves this name to the copy against which the application is linked, even for
-    // uses in this file.
+    // The path of this copy of the library is found through the address of a private function. The address of
+    // `gpuflame_start` is unsuitable, because the loader resolves this name to the copy against which the application
+    // is linked, even for uses in this file.
     let own = file_containing(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_containing(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;

@@ -84,7 +84,7 @@ impl CallerStruct {
     pub(crate) unsafe fn fill(&self, stats: &Stats) {
         let mut all = Statistics::from_stats(stats);
         all.size = self.size.min(size_of::<Statistics>()) as u64;
-        // SAFETY: `new` checked that the caller's size is at least that of `Statistics`.
+        // SAFETY: `new` checked that the caller's structure is at least as large as `Statistics`.
         unsafe { self.at.write_unaligned(all) };
     }
 }
@@ -100,7 +100,7 @@ impl Statistics {
         let timed = || devices().filter(|device| device.time.is_some());
         let mut idle_by_cause_ns = [0; 6];
         for device in timed() {
-            // The structure has no separate fields for the idle time during start-up and shutdown.
+            // The structure `Statistics` has no separate fields for the idle time during start-up and shutdown.
             let (opening, closing) = (device.opening + device.start_up, device.closing + device.shutdown);
             let parts = device.between.into_iter().chain([opening, closing]);
             idle_by_cause_ns.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);

@@ -23,13 +23,14 @@ use gpuflame_offline::analysis::{
 };
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
-/// Speed-up for which the table shows the saved time. The speed-up is a share of the function's or kernel's own time.
+/// Speed-up for which the table shows the saved time. The speed-up is a share of the time that the function or kernel
+/// itself takes.
 const SPEED_UP: f64 = 0.1;
 /// Additional speed-ups in percent. The saved time is computed for each additional speed-up. These saved times
 /// determine the largest speed-up up to which the saved time grows linearly.
 const SPEED_UPS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
-/// Maximum relative difference between the saved time and a straight line. If the difference is at most this large, the
-/// saved time counts as growing linearly.
+/// Maximum relative difference between the saved time and a value that grows linearly with the speed-up. If the
+/// difference is at most this large, the saved time counts as growing linearly.
 const SLOPE_TOLERANCE: f64 = 0.02;
 
 /// Compare functions and kernels: how much faster would the run be if one of them were 10 % faster?
@@ -207,7 +208,7 @@ enum CandidateKey<'a> {
 /// Finds the function that made a CUDA call, and the name of a kernel, copy or fill.
 struct Functions<'a> {
     found: &'a FoundPath,
-    /// Function whose speed-up is evaluated, keyed by a context. The context belongs to a call, or to a stack between
+    /// Function whose speed-up is evaluated, keyed by a context. The context is that of a call, or of a stack between
     /// two calls. `None` if the stack contains no named function.
     of_context: IdMap<ContextId, Option<String>>,
     /// Time in ns that a function takes before each of its calls, keyed by the function's name and the index of the

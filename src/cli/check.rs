@@ -70,8 +70,8 @@ impl Check {
         // check.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
-        // Output formats for programs list every check. Text output does not list the checks that found nothing and
-        // have no figures, and prints only the number of these checks.
+        // Output formats for programs list every check. If checks found nothing and have no figures, text output prints
+        // only how many such checks there are.
         let is_silent = |finding: &Finding| finding.severity == Severity::Absent && finding.figures.is_none();
         let silent = findings.iter().filter(|finding| is_silent(finding)).count();
         let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));

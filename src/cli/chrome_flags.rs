@@ -67,7 +67,7 @@ impl ChromeFlags {
         .find_map(|(is_given, flag)| is_given.then_some(flag))
     }
 
-    /// Returns an error if a flag for the format chrome was given although the output has another format.
+    /// Returns an error if a flag for the format `chrome` was given but the output has a different format.
     ///
     /// # Errors
     /// Returns `Setting`.

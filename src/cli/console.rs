@@ -59,8 +59,8 @@ impl Console {
         self.print(error);
     }
 
-    /// Whether a progress bar may be drawn on stderr. Returns false if waits for stderr are limited, because drawing
-    /// blocks while stderr accepts no output.
+    /// Whether a progress bar may be drawn on stderr. Returns false if the wait for stderr has a time limit, because
+    /// drawing a progress bar blocks while stderr accepts no output.
     pub(super) fn shows_progress(self) -> bool {
         !self.quiet && self.patience.is_none()
     }

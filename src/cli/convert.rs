@@ -209,8 +209,8 @@ impl Convert {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage_error("`--rank` needs exactly one input")),
             None if inputs.len() == 1 => vec![0],
-            // Ranks only name folders here, so input files without a rank are numbered in the order of the command
-            // line.
+            // Ranks are used only in the names of folders here, so input files without a rank are numbered in the order
+            // of the command line.
             None => ranks::assign_ranks(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,
         };

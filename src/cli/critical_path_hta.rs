@@ -33,8 +33,8 @@ fn parse_instances(text: &str) -> std::result::Result<(usize, usize), String> {
     }
 }
 
-/// Writes the path by the rules of Holistic Trace Analysis. Text output has only sums; the other formats also have
-/// every edge and every node of the path.
+/// Writes the path by the rules of Holistic Trace Analysis. Text output has only sums. Output formats other than text
+/// also have every edge and every node of the path.
 pub(super) fn write_hta_path(
     input: &Source,
     flags: &HtaPathFlags,
@@ -125,8 +125,8 @@ fn bound_table(path: &HtaPath) -> Table {
     table
 }
 
-/// Returns the table of the path's edges per rule. The table also has the time between the two nodes of each edge, as
-/// far as the edge's weight does not include that time.
+/// Returns the table of the path's edges per rule. If the weight of an edge is less than the time between the edge's
+/// two nodes, the table contains the difference.
 fn rule_table(path: &HtaPath) -> Table {
     let mut table = Table::new("rules", &["rule", "edges", "time_ns", "critical_edges", "critical_ns"]);
     for rule in HtaRule::ALL {

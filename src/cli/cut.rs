@@ -1,6 +1,6 @@
 //! Tests how verbs read truncated recordings. A process leaves a truncated recording if it is killed while writing.
-//! Verbs must read all complete rows, and must print correct remarks about the missing rest of the file. To find the
-//! complete rows, the tests use the rows' lengths instead of the reader under test.
+//! Verbs must read all complete rows, and must print correct remarks about the missing rest of the file. The tests find
+//! the complete rows by the rows' lengths, and not with the reader under test.
 //!
 //! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates a recording of 100 KB at every byte, which takes
 //! a few minutes. CI truncates the recording at a few hundred positions only.

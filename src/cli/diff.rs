@@ -197,7 +197,7 @@ fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
 
-/// Returns the share of `all` that belongs to the names that `sums` and `other` have in common.
+/// Returns the share of `all` that belongs to names that occur in both `sums` and `other`.
 fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
     let both = sums.iter().filter(|(name, _)| other.contains_key(*name));
     Cell::share(saturating_sum(both.map(|(_, one)| one.nanos)), all.nanos)
@@ -275,7 +275,7 @@ struct ComparedRun {
     times: Vec<(&'static str, u64)>,
     /// Number of steps in the run.
     steps: u64,
-    /// Result of the check that activities on the same stream ran in order.
+    /// Result of the check whether activities on the same stream ran one after another.
     order: StreamOrder,
     profile: Profile,
 }

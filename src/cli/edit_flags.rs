@@ -386,7 +386,7 @@ impl WorkNames<'_> {
         Ok(Change { edit: Edit::Streams { lanes }, words, count: Some(moved), assumption: INDEPENDENT })
     }
 
-    /// Returns the changes that remove the waits of streams for communication between GPUs.
+    /// Returns the changes that remove the waits of streams for work that moves data between GPUs.
     fn overlapped_communication(&self) -> Result<[Change; 2]> {
         let profile = &self.found.explained.profile;
         let is_communication = |number: u32| match self.found.list.get(number).detail {

@@ -1,5 +1,5 @@
-//! Reads a source, and computes a profile with names from the source's rows. The code that matches activities to
-//! launches, and computes sums and names, is the same as in a recorded process.
+//! Reads a source, and computes a profile with names from the source's rows. Activities are matched to launches, and
+//! sums and names are computed, by the same code as in a recorded process.
 
 use std::collections::BTreeMap;
 

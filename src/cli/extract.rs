@@ -89,7 +89,7 @@ impl Extract {
 }
 
 impl Extract {
-    /// Removes the operations that are not entirely between `--from` and `--to`. `--from` and `--to` count from the
+    /// Removes each operation that begins before `--from` or ends after `--to`. `--from` and `--to` count from the
     /// start of the first operation.
     fn keep_range(&self, ops: &mut Ops) {
         let Some((zero, _)) = ops.span.filter(|_| self.from.is_some() || self.to.is_some()) else { return };

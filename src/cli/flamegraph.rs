@@ -166,7 +166,7 @@ impl Flamegraph {
         let ((before, is_folded), (after, is_folded_too)) =
             (self.read_lines(before, console)?, self.read_lines(after, console)?);
         // The frames of both recordings and traces get their names in this program, by the same rules. Only folded
-        // input can contain names that another tool wrote differently.
+        // stacks can contain frame names that another tool wrote by different rules.
         if is_folded || is_folded_too {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
@@ -280,7 +280,7 @@ fn is_folded(opened: &Opened) -> bool {
 }
 
 /// Reads folded stacks, and sums the weights of lines with the same stack. Each line of extended folded stacks counts
-/// as one occurrence.
+/// as one occurrence of the line's stack.
 fn read_stacks(source: &Source, opened: Opened, unit: Unit, console: Console) -> Result<FoldedStacks> {
     let mut stacks =
         FoldedReader { lines: FoldedStacks::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };

@@ -19,8 +19,8 @@ pub(super) struct FoundRank {
     pub(super) number: u32,
     pub(super) found: FoundPath,
     source: Source,
-    /// Collectives of the rank, sorted by start, each with the index of its instruction. Times of the collectives are
-    /// the times in the file plus `shift`.
+    /// Collectives of the rank, sorted by start, each with the index of its instruction. The time of a collective is
+    /// the time in the rank's file plus `shift`.
     collectives: Vec<(TimedCollective, u32)>,
     /// Time in ns that is added to the times in the rank's file, because the files of the ranks have different time
     /// bases.

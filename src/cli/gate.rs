@@ -30,11 +30,11 @@ const SLOWER_WITHIN: u8 = 14;
 /// Maximum number of kernels, and of stacks, to compare. The kernels and stacks with the longest mean time on either
 /// side are compared.
 const MAX_COMPARED: usize = 100;
-/// Maximum ratio between the numbers of GPU operations of two runs on the same side (before or after the change).
+/// Maximum ratio between the numbers of GPU operations in two runs that are both before, or both after, the change.
 const MAX_RATIO_WITHIN: f64 = 1.1;
-/// Maximum ratio between the median numbers of GPU operations of the two sides. The maximum ratio between the two sides
-/// is larger than the maximum ratio within a side, because a change that fuses kernels reduces the number of
-/// operations.
+/// Maximum ratio between two medians: the median number of GPU operations in the runs before the change, and in the
+/// runs after it. The maximum ratio between the two sides is larger than the maximum ratio within a side, because a
+/// change that fuses kernels reduces the number of operations.
 const MAX_RATIO_BETWEEN: f64 = 2.0;
 /// Maximum number of reasons that a sentence lists.
 const MAX_REASONS: usize = 3;
@@ -419,8 +419,8 @@ impl<'a> Sides<'a> {
     /// Lists the reasons why the runs cannot be compared.
     fn problems(&self, has_both: bool) -> Vec<String> {
         let mut problems: Vec<String> = self.all().flat_map(|run| run.problems.clone()).collect();
-        // A run that could not be read has no facts that could be compared. Comparing the missing facts would only
-        // repeat the reasons found so far.
+        // A run that could not be read has no facts that could be compared. If the missing facts were compared, the
+        // same reasons would be listed again.
         if !problems.is_empty() {
             return problems;
         }
@@ -483,7 +483,7 @@ impl<'a> Sides<'a> {
         problems
     }
 
-    /// Prints a remark if the recordings of the two sides were not made in turns (before, after, before, after).
+    /// Prints a remark if the recordings before and after the change were not made alternately.
     fn remark_order(&self, has_baseline: bool, console: Console) {
         if has_baseline || self.all().any(|run| run.start.is_empty()) {
             return;

@@ -51,7 +51,7 @@ impl Info {
     }
 }
 
-/// Returns the table of facts about the recording. `whole_micros` is whether all times of GPU work are whole
+/// Returns the table of facts about the recording. `whole_micros` states whether all times of GPU work are whole
 /// microseconds; `None` if that is unknown.
 fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     let Explained { profile, ledger, .. } = explained;

@@ -85,7 +85,7 @@ fn pytorch_tables(trace: &ExecutionTrace<'_>) -> Vec<Table> {
     vec![table, operator_table(operators), communication_table(collectives)]
 }
 
-/// Returns the first string in a JSON list that is a word and not the name of a device.
+/// Searches a JSON list, and returns the first string that is a word and not the name of a device.
 fn collective_word(values: &str) -> Option<&str> {
     let texts = values.split('"').skip(1).step_by(2);
     let is_word = |text: &&str| {

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 #[used]
-// SAFETY: the C library calls each function in this section with arguments. A function in this section may ignore these
+// SAFETY: the C library passes arguments to each function in this section. A function in this section may ignore these
 // arguments.
 #[unsafe(link_section = ".init_array")]
 static NOTE_INHERITED: extern "C" fn() = gpuflame_os::child::note_inherited;

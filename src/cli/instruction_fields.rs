@@ -324,8 +324,8 @@ pub(super) fn csv_cells(fields: &Fields<'_>) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the dependencies of an instruction as text, such as `3 stream, 7 event`: the number of the earlier
-/// instruction and the reason.
+/// Returns the dependencies of an instruction as text, such as `3 stream, 7 event`: the number of the instruction that
+/// must come first, and the reason.
 pub(super) fn after_text(all: &[After]) -> String {
     let one = |after: &After| format!("{} {}", after.number, after.reason.word());
     all.iter().map(one).collect::<Vec<_>>().join(", ")

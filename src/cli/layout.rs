@@ -233,7 +233,7 @@ impl<'a> Layout<'a> {
             2 => columns * 3 / 10,
             _ => columns / 4,
         };
-        // Sentences are wrapped, so a wide column reduces the number of lines.
+        // Sentences are wrapped within their column, so they take fewer lines in a wider column.
         let is_prose = |column: &usize| text_kind(self.table.columns()[*column]) == TextKind::Prose;
         let wanted = if self.shown.iter().any(is_prose) { wanted.max(columns / 2) } else { wanted };
         let widths = self.shown.iter().map(|column| match self.is_cut(*column) {
@@ -274,7 +274,7 @@ impl<'a> Layout<'a> {
                 left = left.saturating_sub(widths[at]);
             }
         }
-        // Narrow columns are handled first, so that wider columns can use the width that the narrow columns do not
+        // Narrow columns get their width first, so that wider columns can use the width that the narrow columns do not
         // need.
         open.sort_by_key(|at| widths[*at]);
         while let Some(&at) = open.first() {

@@ -152,7 +152,7 @@ impl LinkEt {
 /// Opens the execution trace and the Kineto trace of a pair.
 ///
 /// # Errors
-/// Returns `Format` if a file has the wrong kind, or if the files are swapped.
+/// Returns `Format` if one of the files has the wrong kind, or if the two files are in the wrong order.
 fn open_pair(et: &Source, timeline: &Source) -> Result<(Opened, Opened)> {
     let (first, second) = (et.open()?, timeline.open()?);
     let refuse = |what: String| Err(Error::new(ErrorKind::Format, what));

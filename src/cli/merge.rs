@@ -113,7 +113,7 @@ struct CpuStacks {
     texts: Vec<String>,
     ids: HashMap<String, u32>,
     /// Ids of stacks, keyed by the raw bytes of the stack in the file. A job launches from few call sites, so this
-    /// cache has most stacks.
+    /// cache contains most of the stacks.
     cache: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
@@ -165,8 +165,8 @@ impl Sink for CpuStacks {
     }
 }
 
-/// Removes the last frame if it contains a correlation id. Returns the other frames, and the correlation id if the last
-/// frame contains a correlation id.
+/// Removes the last frame if it contains a correlation id. Returns the remaining frames, and the correlation id if the
+/// removed frame contained one.
 fn split_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
     let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
     match std::str::from_utf8(&raw[at..]).ok().and_then(parse_correlation) {
@@ -390,8 +390,7 @@ fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>
 /// Reproduces the tutorial's first script. Each stack gets the nearest launch within `tolerance` (in ns), and the first
 /// kernel with that launch's correlation id.
 fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> WeightedLines {
-    // If two launches have the same correlation id, the later launch replaces the earlier launch at the earlier
-    // launch's position.
+    // If two launches have the same correlation id, the second launch takes the place of the first launch in the list.
     let mut places: HashMap<u64, usize> = HashMap::new();
     let mut launches: Vec<(i64, usize, u64)> = Vec::new();
     for launch in gpu.launches.iter().filter(|launch| launch.correlation > 0) {
@@ -404,8 +403,8 @@ fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> Weighte
     launches.sort_unstable();
     let nearest = |time: i64| {
         let at = launches.partition_point(|(start, ..)| *start < time);
-        // The latest launch before the time of the stack is a candidate. If several launches have the latest time, the
-        // first such launch is the candidate.
+        // The latest launch before the time of the stack is a candidate. If several launches have this time, the first
+        // of these launches is the candidate.
         let before =
             at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
         let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));

@@ -1,4 +1,4 @@
-//! Suggests similar existing names for a name that does not exist.
+//! If a user gives a name that does not exist, suggests similar names that exist.
 
 use std::collections::BTreeSet;
 

@@ -37,8 +37,8 @@ impl Target {
     /// soon as the new file is complete. On an error, the existing file is unchanged.
     ///
     /// # Errors
-    /// Returns the errors of `content`, and errors while writing the file. The message of an error contains the file's
-    /// name.
+    /// Returns an error if `content` fails, or if the file cannot be written. The message of an error contains the
+    /// file's name.
     pub(super) fn write(
         &self,
         console: Console,

@@ -35,7 +35,7 @@ pub(super) enum NameKey<'a> {
 }
 
 impl<'a> PathNames<'a> {
-    /// Returns the name of a part's kernel or call, or the names of the two calls around host time.
+    /// Returns the name of a part's kernel or call. For host time between two calls, returns the names of both calls.
     pub(super) fn name(self, part: &PathPart) -> Cow<'a, str> {
         match part.what {
             What::Instruction(number) => self.instruction(number),

@@ -57,8 +57,8 @@ impl PredictedGain {
                 if calls.count() == 0 {
                     return None;
                 }
-                // The regular expression may match too many calls: the name may be a part of other names, and the
-                // function may call other functions that wait.
+                // The regular expression may match too many calls, because the name may be a part of longer names, and
+                // because the function may call other functions that wait.
                 let name = regex::escape(&finding.function);
                 let is_same = |regex: &String| {
                     let regex = Regex::new(regex);

@@ -29,7 +29,7 @@ pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) 
     let read = |(source, rank): (&Source, &u32)| read_rank(source, *rank, &mut world_size, console);
     let mut all = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<_>>>()?;
     let missing = describe_missing(&numbers.into_iter().collect(), world_size, flags.assume_order);
-    // A single rank is not compared with other ranks, so missing ranks do not matter.
+    // If only one rank is read, it is not compared with other ranks, so missing ranks do not matter.
     missing.into_iter().filter(|_| all.len() > 1).for_each(|line| console.remark(line));
     all.sort_by_key(|rank| rank.rank);
     let bases: Vec<Option<i64>> = all.iter().map(|rank| rank.clock_base).collect();

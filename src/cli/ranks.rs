@@ -50,8 +50,9 @@ impl RankFlags {
     }
 }
 
-/// Returns the rank of each source. The rank is the one that the source itself states, or otherwise the number after
-/// the last `rank`, `worker` or `r` in the source's path. A single source that states no rank is rank 0.
+/// Returns the rank of each source. If the contents of a source state a rank, that rank is used. Otherwise the rank is
+/// the number after the last `rank`, `worker` or `r` in the source's path. A single source that states no rank is rank
+/// 0.
 ///
 /// # Errors
 /// Returns `Setting` if several sources have the same rank. Equal ranks are allowed only if `same_rank` permits them, and

@@ -1,5 +1,6 @@
 //! Converts a recording to trace events, for the verbs that were designed for other tools' traces. Each activity
-//! becomes an operation, and each step stays a step. If there are no steps, each recording window becomes a step.
+//! becomes an operation, and each step of the recording becomes a step of the trace. If there are no steps, each
+//! recording window becomes a step.
 
 use gpuflame_explain::symbolize::kernel_name;
 use gpuflame_model::record::{Activity, Detail, IdMap, NameId, Row, StepSpans};

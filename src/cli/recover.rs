@@ -199,8 +199,8 @@ fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     };
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
-        // The number 0 represents file names without a number. With number 0, the recording's name is the name of the
-        // input itself, so this name does not count as taken.
+        // The number 0 represents file names without a number. For the number 0, the name of the recording is the name
+        // of the input itself, so this name does not count as taken.
         let is_others = *number > 0 && is_taken(".gfr") || Claim::is_claimed(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };

@@ -196,7 +196,7 @@ fn lag_table(replay: &Replay<'_>) -> Table {
     table
 }
 
-/// Returns the table of starts of GPU work that the records do not explain, grouped by cause.
+/// Returns a table of GPU work whose start the records do not explain. The table is grouped by cause.
 fn unexplained_table(starts: &ExplainedStarts) -> Table {
     let mut table = Table::new("unexplained_starts", &["time_ns", "starts", "cause", "meaning"]);
     let mut rows: Vec<_> = starts.late.iter().collect();

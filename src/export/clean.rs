@@ -58,9 +58,9 @@ pub fn cell(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets themselves do. If the text
-/// already begins with one or more `'` and a formula follows, another `'` is added. To recover the original text, a
-/// reader removes one `'` if the run of `'` at the start is followed by `=`, `+`, `-` or `@`.
+/// If a spreadsheet might interpret a text as a formula, puts a `'` before the text, as spreadsheets themselves do. If
+/// the text already begins with one or more `'` and a formula follows, another `'` is added. To recover the original
+/// text, a reader removes one `'` if the run of `'` at the start is followed by `=`, `+`, `-` or `@`.
 pub fn guarded(clean: &str) -> Cow<'_, str> {
     let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
     if is_formula { format!("'{clean}").into() } else { clean.into() }
@@ -88,7 +88,7 @@ fn is_printable(c: char) -> bool {
     !(c.is_control() || ends_a_line || is_bidi_control(c) || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
-/// Whether a reader of folded files would take `word` for the weight at the end of a line.
+/// Whether a reader of folded files would interpret `word` at the end of a line as a weight.
 fn is_number(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | '+'))
 }

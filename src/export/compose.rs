@@ -163,8 +163,8 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// Returns a copy of another view's sample, with `leaf_frame` on top. The copy has only the time and the count of the
-/// original sample.
+/// Returns a copy of another view's sample, with `leaf_frame` on top. The copy has only two of the original sample's
+/// values: the time and the count.
 fn with_leaf_frame(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
     let leaf_frames: Vec<LeafFrame> = sample.leaf.frames().chain(leaf_frame).collect();
     let [amount, count, ..] = sample.values;

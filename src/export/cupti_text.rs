@@ -1,5 +1,5 @@
-//! Writes the text format of the CUPTI tracer from eunomia's tutorial. In this format, the tutorial's parser and merger
-//! can read gpuflame's recordings.
+//! Writes the text format of the CUPTI tracer from eunomia's tutorial. The tutorial's parser and merger can read
+//! recordings of gpuflame that were written in this format.
 //!
 //! In a file made from stored rows, API calls come first, then activities, then waits and recordings of CUDA events.
 //! Each group of lines is sorted by time. In a file written while the application runs, each record is written as soon

@@ -57,8 +57,8 @@ impl Detail {
     /// All frames.
     pub const ALL: Self = Self { lightest: 0, max_depth: usize::MAX };
 
-    /// Returns how many of `len` consecutive frames with the weight `total` are shown. `depth` is the number of frames
-    /// between these frames and the root.
+    /// Returns the number of frames that are shown in a run of `len` consecutive frames with the weight `total`.
+    /// `depth` is the number of frames between these frames and the root.
     fn shown(self, total: u64, depth: usize, len: usize) -> usize {
         match total.cmp(&self.lightest) {
             Ordering::Greater => len,

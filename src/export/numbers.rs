@@ -109,7 +109,7 @@ fn address_end(bytes: &[u8], at: usize) -> Option<usize> {
     (end - digits >= MIN_ADDRESS_DIGITS).then_some(end)
 }
 
-/// Whether the digits from `digits` to `end` are a counter or an id.
+/// Whether the digits between the offsets `digits` and `end` are a counter or an id.
 fn is_counter(name: &str, from: usize, digits: usize, end: usize) -> bool {
     let before = &name[from..digits];
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphabetic() || c == '_');

@@ -145,7 +145,7 @@ fn is_library_file(file: &str) -> bool {
 /// recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InnermostFrames {
-    /// Call to an API or to a built-in function, if the stack ends with such a call.
+    /// Name of the called API function or built-in function, if the stack ends with such a call.
     pub call: Option<String>,
     /// Innermost function whose name is known. If no name is known, the innermost address
     /// (`libcublasLt.so.13+0x71ba61d`).

@@ -1,4 +1,5 @@
-//! Writes the table of stacks, whose ids are in the columns `stack` and `created_stack` of the activity table.
+//! Writes the table of stacks. The columns `stack` and `created_stack` of the activity table contain the ids of these
+//! stacks.
 
 use std::collections::BTreeMap;
 use std::io::Write;

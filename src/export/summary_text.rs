@@ -30,8 +30,8 @@ const MAX_NAME_CHARS: usize = 60;
 /// time are examined first.
 const MAX_IDLE_STACKS: usize = 4096;
 
-/// Minimum share of the idle time, in percent, that must directly follow a wait of the host. Waits that are followed by
-/// less idle time are not listed.
+/// A wait of the host is listed if at least this share of the idle time, in percent, directly follows the wait. Waits
+/// that are followed by less idle time are not listed.
 const MIN_WAIT_PERCENT: f64 = 5.0;
 /// Minimum duration of a step that is listed as slow, as a multiple of the median duration.
 const MIN_SLOW_FACTOR: u64 = 5;
@@ -403,7 +403,7 @@ pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     line
 }
 
-/// Whether all launches and their GPU work are in the results in spite of this loss. A loss of detail affects only
+/// Whether all launches and their GPU work are in the results in spite of this loss. Such a loss of detail affects only
 /// stacks and names, or was not caused by gpuflame.
 fn is_detail(loss: Loss) -> bool {
     use Loss::{
@@ -570,8 +570,8 @@ mod tests {
             .map(|(id, call)| add_call(&mut profile, id, "upload", call));
         let launch = add_call(&mut profile, 3, "decode", "cudaLaunchKernel");
         profile.set_times(vec![device_time(0, 1_000_000, 9_000_000)], Vec::new());
-        // The GPUs were idle for 9 ms. For 6 of the 9 ms (66.7 %), the cause is that the host was late. For 3 + 2 ms
-        // (55.6 %), the host was between the same two calls.
+        // The GPUs were idle for 9 ms. For 6 of the 9 ms of idle time (66.7 %), the cause is that the host was late.
+        // For 3 + 2 of the 9 ms of idle time (55.6 %), the host was between the same two calls.
         let samples = vec![
             idle(between(malloc, copy), Cause::HostLate, 3_000_000),
             Sample {

@@ -1,11 +1,11 @@
 //! Writes the summary table as CSV: a row for each kernel, copy direction and fill on each device, followed by rows for
 //! missing and lost work.
 //!
-//! The column `kind` states what kind of data a row contains. The sum of all rows of kind `kernel`, `copy`, `set` and
-//! `graph` is all work that ran. A `missing` row counts a part of the work that ran: work without a time, or work that
-//! has a reason instead of a stack. The `missing` row for launches without an activity is an exception, because these
-//! launches are not work that ran. A `lost` row counts losses that are in no other row. A `unified` row is
-//! unified-memory traffic, which is in no other row. The CSV file contains no comments.
+//! The column `kind` states what kind of data a row contains. The rows of the kinds `kernel`, `copy`, `set` and `graph`
+//! together contain all work that ran. A `missing` row counts a part of the work that ran: work whose time is missing,
+//! or work whose stack is missing for a stated reason. The `missing` row for launches without an activity is an
+//! exception, because these launches are not work that ran. A `lost` row counts losses that are in no other row. A
+//! `unified` row is unified-memory traffic, which is in no other row. The CSV file contains no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;

@@ -251,8 +251,8 @@ fn short_names_leave_sums_per_kernel_unchanged_even_across_gpus() {
     }
     let profile = sketch.done();
     let text = folded(&profile, Unit::Nanos);
-    // The expected lines were computed by hand. Each GPU has a kernel with the short name `gemm`, so the short name is
-    // not unique. The profile also has a kernel whose full name is `relu`, but it is not in this picture.
+    // The expected lines were computed by hand. Each of the GPUs has a kernel with the short name `gemm`, so this short
+    // name is not unique. The profile also has a kernel whose full name is `relu`, but it is not in this picture.
     for line in ["main;a;[GPU0_Kernel]gemm<float> 10", "main;a;[GPU1_Kernel]gemm<half> 200"] {
         assert!(text.lines().any(|written| written == line), "{text}");
     }

@@ -39,8 +39,8 @@ pub struct ReadOptions {
     /// Whether the states of the host's threads are also read for times in which a GPU executed a copy but no kernel.
     /// Default: false.
     pub kernel_gaps: bool,
-    /// If the run has at most this many calls and GPU operations in total, the states of the host's threads are also
-    /// read for all other times between launches. Default: 0.
+    /// Maximum total number of calls and GPU operations up to which the states of the host's threads are read for all
+    /// times between launches. Default: 0.
     pub between_launches: usize,
     /// Whether reading a run skips the states of the host's threads and the search for the culprits of idle time.
     /// Default: false.
@@ -73,8 +73,8 @@ pub struct Run {
 /// keep their address.
 ///
 /// # Errors
-/// `Io` or `Format`, with the cause, the place and a remedy, if nothing can be read. If a file is damaged, its readable
-/// part is read, and [`Run::remarks`] lists the damage.
+/// Returns `Io` or `Format`, with the cause, the place and a remedy, if nothing can be read. If a file is damaged, its
+/// readable part is read, and [`Run::remarks`] lists the damage.
 pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     let path = path.as_ref();
     let opened = import::open(path)?;

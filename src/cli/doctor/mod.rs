@@ -277,7 +277,7 @@ fn check_injection() -> CheckResult {
     }
 }
 
-/// Lists the settings in the environment, including invalid ones.
+/// Lists the settings in the environment, including invalid settings.
 fn check_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<CheckResult> {
     let mut lines: Vec<_> = warnings
         .into_iter()
@@ -316,8 +316,8 @@ fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckR
     let (paths, _) = outputs.choose_names(&suffixes, |_| false, |_| true);
     let Some(first) = paths.first() else { return Vec::new() };
     let folder = first.parent().unwrap_or(Path::new("/"));
-    // Missing folders are created when files are written. Creating the folders fails only if an existing ancestor is
-    // not a folder.
+    // Missing folders are created when files are written. Missing folders cannot be created if one of the existing
+    // ancestors is not a folder.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
         Ok(_) => CheckResult::ok("outputs", format!("files would be written to {}/", folder.display())),

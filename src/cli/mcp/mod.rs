@@ -1,8 +1,8 @@
 //! `gpuflame mcp`: a server for the Model Context Protocol, through which an AI agent uses the other verbs.
 //!
 //! Each tool of the server is a verb of `gpuflame`. A tool call runs this program again with the tool's verb, and
-//! returns the verb's output. Therefore an agent and a person get the same answers and the same refusals. No tool runs
-//! a program other than `gpuflame`.
+//! returns the verb's output. Therefore an agent gets the same answers and the same error messages as a person. No tool
+//! runs a program other than `gpuflame`.
 
 mod child;
 mod requests;
@@ -34,8 +34,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use requests::Request;
 use tools::{TOOLS, ToolSpec};
 
-/// Maximum number of tool calls that run at the same time, because each may read a large file into memory. Tool calls
-/// beyond this number wait until another call ends.
+/// Maximum number of tool calls that run at the same time. The number is limited because each call may read a large
+/// file into memory. Tool calls beyond this number wait until another call ends.
 const MAX_CALLS: usize = 4;
 
 /// Answer to a cancelled call. The answer to a cancelled call is not sent to the client.

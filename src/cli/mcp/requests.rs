@@ -128,7 +128,7 @@ fn text(name: &str, value: &Value) -> Result<String, String> {
     }
 }
 
-/// Returns a path in a form that no verb mistakes for an option or for standard input.
+/// Returns a path in a form that verbs cannot mistake for an option or for standard input.
 fn path(name: &str, value: &Value) -> Result<String, String> {
     let Value::String(_) = value else { return Err(format!("`{name}` must be a path")) };
     let path = text(name, value)?;

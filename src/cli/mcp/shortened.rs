@@ -26,7 +26,7 @@ fn shorten_tables(mut tables: Map<String, Value>) -> (String, Option<String>) {
     let before = row_counts(&tables);
     limit_rows(&mut tables, MAX_ROWS);
     let write = |tables: &Map<String, Value>| serde_json::to_string_pretty(tables).unwrap_or_default() + "\n";
-    // The largest number of rows that fits is at least `low` and below `high`.
+    // The maximum number of rows is at least `low` and less than `high`.
     let (mut low, mut high) = (0, MAX_ROWS + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;

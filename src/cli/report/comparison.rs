@@ -19,8 +19,8 @@ pub(super) struct KernelChange<'a> {
     pub(super) now: Durations,
 }
 
-/// Returns the kernels, copies and fills whose count or time differs between the runs, sorted by difference of time,
-/// largest first.
+/// Returns the kernels, copies and fills whose count or time differs between the runs, sorted by the difference in
+/// time, largest first.
 pub(super) fn kernel_changes<'a>(job: &'a Job, old: &'a Job) -> Vec<KernelChange<'a>> {
     let names: BTreeSet<&String> = job.work.kernels.keys().chain(old.work.kernels.keys()).collect();
     let durations =

@@ -51,7 +51,8 @@ pub(super) fn class_of(known: &FrameKinds<'_>, frame: &Frame<'_>) -> &'static st
     }
 }
 
-/// Returns the entries of the legend: each class in `used` that has a meaning, with the meaning.
+/// Returns the entries of the legend. Each entry consists of a class in `used` and the meaning of the class. Classes
+/// without a meaning are omitted.
 pub(super) fn legend<'a>(used: impl Iterator<Item = &'a str> + Clone) -> Vec<(&'static str, &'static str)> {
     KINDS.into_iter().filter(|(class, _)| used.clone().any(|used| used == *class)).collect()
 }

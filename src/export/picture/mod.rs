@@ -275,7 +275,8 @@ fn without_place(name: &str) -> &str {
     }
 }
 
-/// Splits a subtitle into lines at blanks. If there are not enough lines, the remaining text is in the last line.
+/// Splits a subtitle into lines at blanks. If the subtitle needs more lines than are permitted, the last line contains
+/// the remaining text.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in clean::line(text).split_whitespace() {

@@ -19,7 +19,7 @@ pub(super) struct Callers<'a> {
     sources: RefCell<IdMap<SampleSite, Option<Rc<StackSource>>>>,
 }
 
-/// Source location of a stack's innermost frame with a known location.
+/// Source location of the innermost frame of the stack whose location is known.
 pub(super) struct StackSource {
     pub(super) language: &'static str,
     pub(super) file: String,

@@ -74,7 +74,7 @@ mod proto {
 
 use proto::Attribute;
 
-/// Format version that Chakra's definition had when this source file was written.
+/// Version of Chakra's format at the time at which this source file was written.
 const VERSION: &str = "0.0.4";
 
 /// Chakra's codes for the node types that gpuflame writes.

@@ -67,7 +67,7 @@ pub fn write_chrome_events(
 ) -> Result<bool> {
     let mut chrome = ChromeWriter::new(profile, rows, options, out);
     chrome.write_events()?;
-    // The names of the tracks are events too, so at least one event was written.
+    // The names of the tracks are written as events too, so at least one event was written.
     Ok(true)
 }
 

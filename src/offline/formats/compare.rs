@@ -46,9 +46,9 @@ pub fn write_diff_svg(
     draw(lines, Colors::Changes, &difference_subtitle(before, after, options.unit), options, out)
 }
 
-/// Returns the reason why two sets of folded stacks cannot be compared, or `None` if they can. Two sets cannot be
-/// compared if only one set has short kernel names. Two sets also cannot be compared if they have kernels but no stacks
-/// in common, for example because only one set was written with `--all-frames`.
+/// Returns the reason why two sets of folded stacks cannot be compared, or `None` if they can. Two sets of stacks
+/// cannot be compared if only one of them has short kernel names. Two sets also cannot be compared if they have kernels
+/// but no stacks in common, for example because only one set was written with `--all-frames`.
 pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<String> {
     let ([was, is], advice) =
         ([before, after].map(kernel_names), "compare recordings, or write both files with the same options");

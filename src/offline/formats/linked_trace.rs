@@ -1,6 +1,7 @@
-//! Writes a linked execution trace as JSON: the nodes of PyTorch's trace in the format of version 1.0.2 and later, with
-//! times and dependencies, followed by the GPU work. The keys are the same as in Chakra's linker, with the additional
-//! keys `start_ns`, `duration_ns`, `stream_dep` and `stream_wait_dep`.
+//! Writes an execution trace that was linked with a Kineto trace, as JSON. The file contains the nodes of PyTorch's
+//! trace in the format of version 1.0.2 and later, with times and dependencies, followed by the GPU work. The keys are
+//! the same as in Chakra's linker, with the additional keys `start_ns`, `duration_ns`, `stream_dep` and
+//! `stream_wait_dep`.
 
 use std::fmt::Write as _;
 use std::io::Write;

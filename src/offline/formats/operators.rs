@@ -69,7 +69,7 @@ impl Operators {
     }
 
     /// Returns the External id of the operator that `thread` executed at `time`. As in Kineto, the innermost operator
-    /// takes precedence; outside operators, the innermost annotation is used.
+    /// is used. If no operator is open at that time, the innermost annotation is used.
     pub fn external_id(&self, process: u32, thread: ThreadId, time: Nanos) -> Option<u64> {
         let thread = self.threads.get(&(process.into(), thread.0.into()))?;
         let time = i64::try_from(time.0).ok()?.checked_sub(self.base)?;

@@ -2,8 +2,8 @@
 //!
 //! The values of a sample depend on the view. In the GPU view, the values are `gpu_time` in nanoseconds, `launches`
 //! (number of activities), `bytes`, and `pending` (number of launches without an activity so far). A frame is a line of
-//! a function. Frames have no addresses, because GPU work has no addresses and the names are already known. The file is
-//! gzipped, as the format requires.
+//! a function. Frames have no addresses, because GPU work has no addresses, and because the names of all frames are
+//! already known. The file is gzipped, as the format requires.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -76,7 +76,8 @@ mod proto {
         pub(super) str: i64,
     }
 
-    /// A mapped file. The flags tell readers that the file's functions need no further symbolization.
+    /// A mapped file. These flags tell readers of the profile that the mapped file's functions need no further
+    /// symbolization.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub(super) struct Mapping {
         #[prost(uint64, tag = "1")]

@@ -17,12 +17,12 @@
 //!
 //! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are written as events of type 2. If
 //! a kernel is a graph node, its stack is the stack that created the node. Waits are events of type 7 (wait for a
-//! stream), 8 (for a device) and 10 (for a CUDA event). Calls that record a CUDA event on a stream are events of type
-//! 9. If CUPTI delivers a record for a wait, the wait's event has the ids from CUPTI's record, and the stack of the
-//!    call that waited. Calls that record a CUDA event, and waits for a CUDA event, have three numbers in the fields
-//!    from, to and bytes: the id of the CUDA event plus 1 (0: unknown), 0, and an id that the recording call shares
-//!    with its waits (0: unknown). The format has no field for the counts of dropped data, so events of type 0
-//!    (unknown) contain these counts.
+//! stream), 8 (for a device) and 10 (for a CUDA event). Events of type 9 are calls that record a CUDA event on a
+//! stream. If CUPTI delivers a record for a wait, the wait's event has the ids from CUPTI's record, and the stack of
+//! the call that waited. Calls that record a CUDA event, and waits for a CUDA event, have three numbers in the fields
+//! from, to and bytes: the id of the CUDA event plus 1 (0: unknown), 0, and an id that the recording call shares with
+//! its waits (0: unknown). The format has no field for the counts of dropped data, so events of type 0 (unknown)
+//! contain these counts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
@@ -309,7 +309,7 @@ impl SbtWriter<'_> {
 
     fn write_event_head(&mut self, kind: u8, flags: u8, time: u64) {
         self.bytes.extend([kind, flags]);
-        // The difference saturates, because the times in a damaged recording may be in any order. In an intact
+        // The subtraction saturates, because the times in a damaged recording may be in any order. In an intact
         // recording, each time is at least as large as the previous time.
         self.write_varints([time.saturating_sub(self.last)]);
         self.last = self.last.max(time);

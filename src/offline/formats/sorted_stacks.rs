@@ -40,7 +40,7 @@ pub(super) struct StackRow {
 pub(super) enum Granularity {
     /// Each line of a function is a separate frame.
     Lines,
-    /// Each function is one frame. The frame's line is the smallest line that occurs in the data.
+    /// Each function is one frame. The line of the frame is the smallest line of this function that occurs in the data.
     Functions,
 }
 
@@ -105,7 +105,7 @@ impl FrameTable {
         number
     }
 
-    /// Returns the sorted frames, and the position in the sorted list for each old frame index.
+    /// Returns the sorted frames, and the new index of each frame for each old index.
     fn into_sorted(self) -> (Vec<FrameRow>, Vec<u32>) {
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_unstable_by_key(|&at| &self.rows[at]);

@@ -35,7 +35,8 @@ pub(super) fn put_strict(out: &mut Vec<u8>, text: &[u8]) {
 }
 
 /// Appends JSON text. Characters that control a terminal, and bytes that are not UTF-8, are written as escapes. JSON
-/// allows escapes only in strings. This is sufficient, because characters that need an escape occur only in strings.
+/// allows escapes only in strings. Escapes are sufficient, because characters that need an escape occur only in
+/// strings.
 pub(super) fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
     if text.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\r' | b' '..=b'~')) {
         out.extend_from_slice(text);

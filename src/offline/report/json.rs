@@ -129,8 +129,8 @@ fn view_json(head: &str, view: &ReducedView, names: &mut UsedNames) -> String {
         let _ = write!(text, ",\"merged\":{{\"frames\":{frames},\"value\":{nanos}}}");
     }
     let name_numbers: Vec<i64> = view.nodes.iter().map(|(_, name)| names.number(*name)).collect();
-    // Nodes are in preorder, so nearly every parent comes directly before its first child. Therefore, the distance to
-    // the parent needs only a tenth of the bytes that the parent's index needs.
+    // Nodes are in preorder, so nearly every parent comes directly before its first child. Therefore the distance to
+    // the parent is stored, which needs only a tenth of the bytes of the parent's index.
     push_list(&mut text, "up", (0_i64..).zip(&view.nodes).map(|(at, (parent, _))| at - parent));
     push_list(&mut text, "name", name_numbers.into_iter());
     let nodes = || view.values.keys().map(|(node, _)| i64::from(*node));

@@ -30,7 +30,7 @@ pub(super) struct ReducedView {
 
 impl ReducedView {
     /// Keeps the `max_nodes` nodes of `tree` with the largest totals. The values of each removed node are added to a
-    /// node for merged nodes. The node for merged nodes is a child of the nearest kept ancestor.
+    /// node for merged nodes. The node for merged nodes is a child of the removed node's nearest kept ancestor.
     pub(super) fn new(tree: &ViewTree, names: &FrameNames, max_nodes: usize) -> Self {
         let kept = heaviest(tree, max_nodes);
         // For each node: the kept node to which its values are added, and whether its values are merged. The kept node

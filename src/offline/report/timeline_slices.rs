@@ -3,8 +3,8 @@
 //! The bytes of a row are five columns, each with one number per slice. The columns are: distance from the start of the
 //! previous slice; length; name; count minus 1; and length minus busy time. Numbers in the last column can be negative:
 //! a difference `d` is stored as `2 * d` if it is at least 0, and as `2 * |d| - 1` if it is negative. Every number is
-//! stored with seven bits per byte, lowest bits first. The top bit of a byte is set if more bytes of the number follow.
-//! The page's script reads the columns in this order.
+//! stored with seven bits per byte, lowest bits first. The highest bit of a byte is set if more bytes of the number
+//! follow. The page's script reads the columns in this order.
 
 use std::io::Write as _;
 
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn rows_are_merged_until_they_fit() {
-        // Starts and lengths vary in this test, so that the bytes do not compress well.
+        // In this test, the starts and lengths of the slices vary, so that the bytes do not compress well.
         let many: Vec<Slice> = (0..20_000_u64)
             .map(|at| Slice::new(at * 1_000 + at * at % 487, at * 1_000 + 500 + at * at % 311, at as u32 % 7))
             .collect();
