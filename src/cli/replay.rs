@@ -196,7 +196,7 @@ fn lag_table(replay: &Replay<'_>) -> Table {
     table
 }
 
-/// Returns a table of GPU work whose start the records do not explain. The table is grouped by cause.
+/// Returns a table of GPU work whose start the records do not explain. The table has one row per cause.
 fn unexplained_table(starts: &ExplainedStarts) -> Table {
     let mut table = Table::new("unexplained_starts", &["time_ns", "starts", "cause", "meaning"]);
     let mut rows: Vec<_> = starts.late.iter().collect();

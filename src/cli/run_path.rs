@@ -106,8 +106,9 @@ pub(super) enum RunPath {
 }
 
 impl RunPath {
-    /// Finds the critical path of a run. `are_times_known` is whether the durations of the run's GPU work are
-    /// plausible. If there are findings, also predicts the gain without the cause of the most expensive finding.
+    /// Finds the critical path of a run. `are_times_known` states whether the durations of the run's GPU work are
+    /// plausible. If there are findings, also predicts how much time the run would save without the cause of the most
+    /// expensive finding.
     pub(super) fn find(
         run: &mut Explained,
         rows: PathRows,
@@ -208,9 +209,9 @@ impl RunPath {
     }
 }
 
-/// Returns the clause about the longest time that faster host code could save. Returns an empty text unless host time
-/// is most of the path and a stream is busy most of the time. The saved time is bounded by the GPU work of only one
-/// stream, because work of several streams may overlap more if it is launched earlier.
+/// Returns the clause about the maximum time that the run could save with faster host code. Returns an empty text
+/// unless host time is most of the path and a stream is busy most of the time. The saved time is bounded by the GPU
+/// work of only one stream, because work of several streams may overlap more if it is launched earlier.
 fn limit_of_host_code(parts: &[PathPart], profile: &Profile) -> String {
     let streams = profile.streams().iter().filter(|stream| stream.stream.is_some());
     let Some(longest) = streams.max_by_key(|stream| stream.nanos) else { return String::new() };

@@ -18,7 +18,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Maximum size of a request in bytes. A browser's request has about 1,000 bytes.
 const MAX_REQUEST_BYTES: u64 = 16_384;
-/// Maximum time to wait for a request, and maximum time to wait until a client accepts more bytes.
+/// Maximum time to wait for a client: for the client's request, and until the client accepts more bytes of the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Content security policy of the list page. This policy forbids scripts and connections.
 const LIST_POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'";

@@ -1,6 +1,6 @@
 //! `gpuflame settings`: lists the environment variables that `libgpuflame.so` reads. The list of variables is generated
-//! from the table that the library uses to parse the variables. The order and the groups of settings are defined only
-//! in the command, so that the library stays small.
+//! from the table that the library uses to parse the variables. The order and the groups of settings are defined in the
+//! `gpuflame` command and not in the library, so that the library stays small.
 
 use std::fmt::Write as _;
 

@@ -37,7 +37,7 @@ pub(super) enum TextKind {
 #[derive(Clone, Debug)]
 pub(super) struct Text<'a> {
     pub(super) whole: &'a str,
-    /// Frame of a stack that is kept with priority over all other frames. The frame `own` is the innermost frame of the
+    /// The frame of a stack that is kept first when a stack is cut. The frame `own` is the innermost frame of the
     /// user's code.
     pub(super) own: Option<&'a str>,
 }
@@ -45,8 +45,8 @@ pub(super) struct Text<'a> {
 const GAP: &str = "...";
 /// Minimum width at which a cut name consists of three pieces instead of two.
 const MIN_WIDTH_OF_THREE: usize = 45;
-/// Maximum number of frames of a stack that are tried and do not fit. After this number of frames that do not fit, no
-/// further frame is tried.
+/// Maximum number of frames of a stack that are tried although they do not fit. After this number of frames that do not
+/// fit, no further frame is tried.
 const MAX_MISSES: usize = 8;
 
 /// Returns each text as lines. A line is at most `width` wide. Texts that differ never become equal, unless their kind
@@ -97,7 +97,7 @@ fn fit_in_lines(
     line_width: usize,
     lines: usize,
 ) -> Vec<Option<Vec<String>>> {
-    // Lines that are wrapped between words are not completely filled, so less text fits.
+    // Wrapping between words does not completely fill the lines, so less text fits into them.
     let width = if lines == 1 { line_width } else { line_width * lines - line_width / 2 };
     let in_lines = |text: &str| if lines == 1 { vec![text.to_owned()] } else { wrap(text, line_width) };
     if kind == TextKind::Prose {
@@ -109,7 +109,8 @@ fn fit_in_lines(
         texts.iter().map(|text| text.whole).filter(|whole| whole.width() <= width).collect();
     let mut cuts: HashMap<&str, String> = HashMap::new();
     let mut open: Vec<&str> = long.keys().copied().collect();
-    // Each way to cut is applied only to the texts that the previous ways made equal.
+    // The ways to cut a text are tried one after another. Each way is applied only to texts that became equal when they
+    // were cut in the previous ways.
     for way in [Way::Ends, Way::GroupDifference, Way::OwnDifference] {
         let groups = groups(&open, &cuts);
         let mut tried: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -174,7 +175,7 @@ impl Way {
         let (first, last) = (group.first()?, group.last()?);
         match self {
             Self::Ends => None,
-            // In a sorted group, the beginning that the first and the last text have in common is common to all texts.
+            // If the group is sorted, all its texts share the beginning that the first and the last text share.
             Self::GroupDifference => Some(common(first, last)),
             Self::OwnDifference => {
                 let before = at.checked_sub(1).map_or(0, |before| common(group[before], group[at]));

@@ -1,5 +1,5 @@
-//! Builds the tables of slack, for each kernel and each direction of copies. Slack is the time by which work may end
-//! later without the run ending later.
+//! Builds the tables that show the slack of each kernel and each direction of copies. Slack is the time by which work
+//! may end later without the run ending later.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -129,8 +129,8 @@ fn slack_sums<'a>(
     find: &dyn Fn(u32) -> (PathNames<'a>, u32),
 ) -> Vec<(String, SlackSums)> {
     let on_path = times_on_path(path);
-    // The map is keyed by the profile of a rank and the kind of work, because looking up the name of each of a million
-    // instructions would take long.
+    // The map is keyed by the profile of a rank and the kind of work, because it would take long to look up the names
+    // of a million instructions.
     let mut by_work: IdMap<(usize, Option<Work>), usize> = IdMap::default();
     let mut all: Vec<(String, SlackSums)> = Vec::new();
     let ends = path.moments().iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End);

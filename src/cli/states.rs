@@ -341,7 +341,7 @@ pub(super) fn no_stream(input: &Source, report: &StateReport) -> Error {
     Error::new(ErrorKind::Format, format!("{input}: {what}"))
 }
 
-/// Prints remarks on operations without a state, and on a `step` that was too short and was made longer.
+/// Prints a remark on operations without a state, and a remark if `step` was too short and was therefore made longer.
 pub(super) fn print_remarks(input: &Source, report: &StateReport, step: Option<u64>, console: Console) {
     if report.untimed > 0 {
         let count = group_digits(report.untimed);

@@ -15,7 +15,7 @@ impl StepThreads {
             self.0.extend(times.into_iter().flatten().map(|time| (time.0, step.thread)));
         }
     }
-    /// Returns the thread that marked the start or end of a step at this time.
+    /// Returns the thread that marked, at the given time, the start or end of a step.
     pub(super) fn at(&self, time: u64) -> Option<ThreadId> {
         self.0.get(&time).copied()
     }

@@ -1,6 +1,7 @@
-//! Finds impossible durations in a run: activities that end after later work of the same stream begins. All verbs that
-//! show GPU time have a table of the affected figures. The table shows each figure twice: as recorded, and as computed
-//! under the assumption that activities with an impossible duration ended when the later work began.
+//! Finds impossible durations in a run. A duration is impossible if the activity ends after a later activity on the
+//! same stream has begun. All verbs that show GPU time have a table of the figures that impossible durations change.
+//! The table shows each figure twice: as recorded, and as computed under the assumption that activities with an
+//! impossible duration ended when the later work began.
 
 use super::console::Console;
 use super::explain::Explained;

@@ -44,7 +44,7 @@ pub(super) enum Cell {
 }
 
 /// A table with rows and named columns. Output for programs has the complete names of columns. Output for people has
-/// the names without the unit (`total` for `total_ns`).
+/// the names of columns without the unit (`total` for `total_ns`).
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     name: &'static str,
@@ -110,7 +110,8 @@ impl Table {
 
 impl Page {
     /// Returns a cell with the name of a kernel. On a terminal, the kernel's name is shortened. In pipes and files, the
-    /// name is full, because tables that use this function have always had full names there.
+    /// cell contains the full name, because tables that use this function have always had full names in pipes and
+    /// files.
     pub(super) fn kernel_cell(self, name: String) -> Cell {
         if self.columns.is_some() { Cell::Kernels(vec![name]) } else { Cell::Text(name) }
     }

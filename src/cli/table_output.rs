@@ -90,8 +90,8 @@ fn write_markdown(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Escapes a text for Markdown, including Markdown tables. A text with characters that have a meaning in Markdown
-/// becomes inline code.
+/// Escapes a text for Markdown, including Markdown tables. If a text contains characters that have a meaning in
+/// Markdown, the text becomes inline code.
 pub(super) fn markdown_text(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || " .,;:%+-/()=".contains(c);
     if text.chars().all(is_plain) && !text.contains("://") {

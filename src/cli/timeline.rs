@@ -45,7 +45,7 @@ pub(super) struct Timeline {
 
 /// Number of letters in a line that is written to a pipe or a file.
 const LETTERS: usize = 80;
-/// Number of letters between two times in the line of times above the letters.
+/// Distance, in letters, between two times in the line of times above the letters.
 const TICK_LETTERS: usize = 20;
 /// Letters for the times in which a stream runs GPU work. The letter depends on the share of the letter's time in which
 /// the stream ran: up to 25, 50, 75 or 100 %.
@@ -204,7 +204,8 @@ fn ruler(offset: u64, step: u64, letters: usize) -> String {
 }
 
 /// Returns the letter for a column, and the letter's style. If the stream ran at any time in the column, the letter
-/// shows that the stream ran, so that no work is hidden. If the stream did not run, the letter shows the longest state.
+/// shows that the stream ran, so that no work is hidden. If the stream did not run, the letter shows the state that
+/// lasted longest in the column.
 fn letter(column: &Column) -> (char, Style) {
     let all: u64 = column.iter().sum();
     let running = column[State::Running as usize];

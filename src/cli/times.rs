@@ -75,8 +75,8 @@ fn parse_time(text: &str, unitless: i64, may_be_negative: bool) -> Result<i64> {
     })
 }
 
-/// Multiplies a decimal number by `unit`, and rounds the product to an integer. Numbers without an exponent are
-/// computed exactly; numbers with an exponent have the precision of `f64`.
+/// Multiplies a decimal number by `unit`, and rounds the product to an integer. For numbers without an exponent, the
+/// product is exact before rounding. Numbers with an exponent have the precision of `f64`.
 fn parse_decimal(number: &str, unit: i64) -> Option<i64> {
     let unsigned = number.strip_prefix(['-', '+']).unwrap_or(number);
     let is_plain = unsigned.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

@@ -175,7 +175,7 @@ impl Top {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    /// Prints a remark for each given option that the chosen rankings do not use.
+    /// Prints a remark for each option that was given although the chosen rankings do not use it.
     fn remark_on_unused(&self, console: Console) {
         let options = [
             (self.self_only, "--self", Ranking::Function, "function"),
@@ -495,7 +495,7 @@ fn is_apart(sample: &Sample) -> bool {
 }
 
 /// Returns six tables of idle time: per cause, per call, per function, per line, per module, and per cause and stack.
-/// If a GPU was idle in the steady part of the run, the four tables in the middle cover only the steady part.
+/// If a GPU was idle in the steady part of the run, the second to the fifth table cover only the steady part.
 fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6] {
     let mut causes = HashMap::new();
     let mut sums: [IdleSums; 4] = Default::default();
@@ -515,8 +515,8 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
         add_to(&mut summed, sample.amount());
         let innermost = innermost_frames(profile, sample.site, names);
         let line = executed_line(profile, sample.site, names).map(|it| format!("{}:{}", it.file, it.line));
-        // A CPU sample shows which function was executing on the host. The table names the user's function that slept,
-        // instead of the sleep function of the C library.
+        // A CPU sample shows which function was executing on the host. If the host slept, the table contains the user's
+        // function that slept instead of the C library's sleep function.
         let own =
             matches!(sample.site, SampleSite::Context(_)).then(|| user_function(profile, sample.site, names));
         let function = own.flatten().or(innermost.function);
@@ -618,8 +618,8 @@ pub(super) fn work_table(profile: &Profile, events: &[JoinedActivity], most: usi
     table
 }
 
-/// Returns a table with one row for each GPU, direction and kinds of memory of copies, sorted by GPU time, longest
-/// first. Kinds of memory that this version does not know count as unknown.
+/// Returns a table of copies, with one row for each combination of GPU, direction and kinds of memory. The rows are
+/// sorted by GPU time, longest first. Kinds of memory that this version of gpuflame does not know are shown as unknown.
 pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
     let columns = &[
         "total_ns",

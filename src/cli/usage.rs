@@ -1,5 +1,5 @@
-//! Completes the command line: adds the options that several verbs share and the groups of verbs in the help text. If a
-//! command line is invalid, also gives advice that the parser cannot give.
+//! Completes the definition of the command line: adds the options that several verbs share, and the groups of verbs in
+//! the help text. If a command line is invalid, also gives advice that the parser cannot give.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;

@@ -170,8 +170,8 @@ impl View {
         Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
     }
 
-    /// Describes the first filter that no activity matches, and values that would match. Returns `None` if each filter
-    /// alone matches an activity.
+    /// Describes the first filter that no activity matches, and the values for which it would match activities. Returns
+    /// `None` if each filter alone matches an activity.
     fn unmatched(&self, profile: &Profile, activities: &[JoinedActivity], zero: u64) -> Option<String> {
         let all = || format!("none of its {} activities", group_digits(activities.len() as u64));
         let kinds = || activities.iter().map(|event| WorkKind::of_work(event.activity.work()));

@@ -199,7 +199,8 @@ fn total_table(before: &Lengths, after: &Lengths) -> Table {
     table
 }
 
-/// Returns the table with the effect of each change without the other changes, because savings do not add up.
+/// Returns the table with the effect that each change has without the other changes. This table is needed because
+/// savings do not add up.
 fn change_table(replay: &Replay<'_>, changes: &[Change], before: &Lengths, after: &Lengths) -> Table {
     let mut table = Table::new("changes", &["alone_ns", "changed", "change"]);
     for change in changes {
@@ -304,7 +305,8 @@ fn assumption_table(
     }
     let mut reliances = replay.reliances(&found.explained.profile, edits, edited);
     if let Some(linked) = &found.explained.facts.linked {
-        // A trace also contains calls that do not submit work, such as launches that were captured into a CUDA graph.
+        // A trace also contains calls that do not submit GPU work, such as launches that were captured into a CUDA
+        // graph.
         let more = [
             (Reliance::HostFunctions, linked.host_function_calls),
             (Reliance::Attributes, linked.attribute_launches),

@@ -66,7 +66,7 @@ impl PrefixMacros {
         self.launcher_variables().map(|(rank, _)| rank)
     }
 
-    /// Number of ranks in the job, as text. `None` if the launcher that set the rank has not set the number of ranks.
+    /// Number of ranks in the job, as text. `None` if the launcher has set the rank but not the number of ranks.
     pub fn launcher_world_size(&self) -> Option<&OsStr> {
         self.launcher_variables()?.1
     }
@@ -88,7 +88,7 @@ fn host() -> String {
 
 /// Replaces the macros in `prefix`, which may be non-UTF-8. Unknown macros are left unchanged. The macros `%n` and `%w`
 /// are also left unchanged. [`Outputs`] replaces them later, when the existing files and the window are known. A `/` in
-/// a value is replaced by `_`, because values are parts of file names, not folders.
+/// the value of a macro is replaced by `_`, because a value is a part of a file name and cannot contain folders.
 pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();
@@ -169,7 +169,7 @@ impl Outputs {
     /// Chooses the file names for a set of outputs, one for each item of `suffixes`. A chosen name must not belong to
     /// an existing file. All file names of the set contain the same number. `claim` returns true if no other process is
     /// about to create files with the names that `claim` receives. Returns the names, and a [`RenamedOutput`] for each
-    /// output whose first choice was taken.
+    /// output whose intended name already belonged to another file.
     pub fn choose_names(
         &self,
         suffixes: &[&str],

@@ -10,7 +10,7 @@ use std::path::Path;
 const MAX_NAME_BYTES: usize = 100;
 /// File extensions of Python programs, which are removed from a program's name.
 const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];
-/// The only long option of the interpreter whose value is a separate argument.
+/// The only long option of the Python interpreter whose value is a separate argument.
 const LONG_OPTION_WITH_VALUE: &[u8] = b"--check-hash-based-pycs";
 
 /// Returns the name of the script or module that an interpreter was started with. `interpreter` is the file name of the

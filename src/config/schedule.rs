@@ -1,5 +1,5 @@
-//! Computes when a recording window must be open, if the settings define a schedule. This module only computes: the
-//! caller passes the program's progress, and receives the change (open or close) that is due.
+//! Computes when a recording window must be open, if the settings define a schedule. This module only computes. The
+//! caller passes the program's progress, and gets the change that is due (opening or closing the window).
 //!
 //! ```text
 //! run      from the start; or while a flag file exists; or between two signals
@@ -142,7 +142,7 @@ impl WindowPlan {
         self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
     }
 
-    /// Returns the number of the cycle whose window is open when `elapsed` has passed since the beginning of the run.
+    /// Returns the number of the cycle whose window is open at the time `elapsed` after the beginning of the run.
     /// Returns `None` if no window is open at that time.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
@@ -242,7 +242,8 @@ mod tests {
         let mut schedule =
             begun(WindowPlan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..WindowPlan::default() });
         assert_eq!(schedule.next_change(at(1)), Some(WindowChange::Open));
-        // The schedule was not checked at second 2, when the first window ended. At second 3, the second window begins.
+        // In this test, the schedule was not checked at second 2, at which the first window should have closed. At
+        // second 3, the second window begins.
         assert_eq!(schedule.next_change(at(3)), Some(WindowChange::Next));
         assert_eq!(schedule.next_change(at(77)), Some(WindowChange::Close));
     }

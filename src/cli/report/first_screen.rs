@@ -165,8 +165,8 @@ fn job_line(job: &Job) -> String {
     line
 }
 
-/// Returns the sentence that states whether the data of the run is complete. If ranks of a job are incomplete, the
-/// sentence is about the first such rank.
+/// Returns the sentence that states whether the data of the run is complete. If the data of some ranks of a job is
+/// incomplete, the sentence is about the first of these ranks.
 fn complete_line(job: &Job) -> String {
     let [one] = &job.ranks[..] else {
         let is_incomplete = |rank: &&RankFacts| rank.answers.complete.starts_with("not complete");
@@ -219,7 +219,7 @@ fn page_finding(finding: &Finding, job: &Job) -> Option<PageFinding> {
 }
 
 /// Returns the text that explains why a finding matters. If the finding is about wrong data, the text starts with the
-/// number of occurrences.
+/// number of cases in which the data is wrong.
 fn with_count(finding: &Finding, is_bad: bool) -> String {
     let why = shortened(&finding.why, 4 * MAX_NAME_CHARS);
     match finding.figures.filter(|_| is_bad) {
@@ -268,8 +268,8 @@ impl Head {
     }
 }
 
-/// Cleans all texts in a JSON value. Names of programs and functions may contain characters that change how the text
-/// after the name is shown.
+/// Cleans all texts in a JSON value. Names of programs and functions may contain control characters that change how a
+/// browser shows the following text.
 fn clean(value: &mut Value) {
     match value {
         Value::String(text) => *text = clean_line(text).into_owned(),

@@ -87,8 +87,8 @@ fn hash(text: &str) -> String {
     String::from_utf8(encoded).expect("base64 is ASCII")
 }
 
-/// Escapes a text for an HTML element or a quoted attribute. The escaped text is one line, without characters that
-/// would change how the following text is shown.
+/// Escapes a text for an HTML element or a quoted attribute. The escaped text is one line, and contains no control
+/// characters that would change how a browser shows the following text.
 pub(in super::super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in clean_line(text).chars() {

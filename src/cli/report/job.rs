@@ -68,8 +68,8 @@ pub(super) struct Job {
     pub(super) path: PagePath,
     /// Findings about the run or the job, in descending order of severity.
     pub(super) findings: Vec<Finding>,
-    /// Time of work and communication per rank, compared with the other ranks. This list is empty if the job has only
-    /// one rank.
+    /// Work time and communication time of each rank, compared with the other ranks. This list is empty if the job has
+    /// only one rank.
     pub(super) times: Vec<(RankTime, RankComparison)>,
     /// The part of the run to which the shares of findings refer. The length of the part is 0 if the run's times cannot
     /// be correct.
@@ -103,7 +103,8 @@ impl Job {
             let (source, rank) = (&sources[at], numbers[at]);
             let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
             let mut activities = TimelineActivities::default();
-            // For a job, the rows are only counted here, because the job's path is found later from all files.
+            // For a job, this function only counts the rows, because the job's path is found later from the files of
+            // all ranks.
             let mut path_rows = PathRows::with_max(max_path_rows);
             let sinks = (&mut delays, ((&mut durations, &mut activities), &mut path_rows));
             let reading = reading.clone();

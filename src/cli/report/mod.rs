@@ -34,10 +34,11 @@ use job::Job;
 /// Maximum size in bytes of the compressed data in a page. Data of this size takes 15 MB after encoding as base64,
 /// which needs four characters for three bytes.
 const MAX_DATA_BYTES: usize = 15_000_000 / 4 * 3;
-/// Maximum size in bytes of the timeline's slices within the compressed data. The rest of the compressed data is for
-/// flame graphs and tables.
+/// Maximum size in bytes of the timeline's slices within the compressed data. The compressed data also contains flame
+/// graphs and tables, so the slices must not fill it.
 const MAX_TIMELINE_BYTES: usize = MAX_DATA_BYTES / 3 * 2;
-/// Endings of compressed traces. In a file name, the ending of the trace comes before the ending of the compression.
+/// Endings of compressed traces. In a file name, the ending of the trace format comes before the ending of the
+/// compression format.
 const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 
 /// Write one page in HTML that explains why a run is slow: open it in any browser.

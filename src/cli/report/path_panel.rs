@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(marks(&[(0, 10), (20, 25)]), [0, 10, 20, 5]);
         assert_eq!(marks(&[(0, 10), (10, 25)]), [0, 25]);
         // In this test, one of 600 parts begins every 11 us, and each part lasts 10 us. The gaps of 1 us between the
-        // parts are closed, so one mark is left.
+        // parts are closed, so all parts share one mark.
         let many: Vec<(u64, u64)> = (0..600).map(|at| (at * 11_000, at * 11_000 + 10_000)).collect();
         assert_eq!(marks(&many), [0, 599 * 11_000 + 10_000]);
     }

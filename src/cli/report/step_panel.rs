@@ -3,7 +3,8 @@
 use gpuflame_model::profile::StepSeries;
 use serde_json::{Value, json};
 
-/// Maximum number of groups of steps per rank. If a rank has more steps, several consecutive steps form one group.
+/// Maximum number of groups of steps per rank. If a rank has more steps than this, several consecutive steps form one
+/// group.
 const MAX_GROUPS: usize = 2_000;
 /// A step is slow if it takes at least this many percent longer than the median step of its kind.
 const SLOW_PERCENT: u64 = 20;

@@ -1,7 +1,7 @@
-//! Adds the denominator of shares to sentences of the page, and cuts long texts.
+//! Adds to sentences of the page what their percentages refer to, and cuts long texts.
 
-/// Adds the denominator of the shares to a sentence about idle time or GPU work: `idle 3 ms: 70.0 % host late` becomes
-/// `idle 3 ms, of which 70.0 % host late`. `part` is the part of the run to which shares of time refer.
+/// Adds to a sentence about idle time or GPU work what the sentence's percentages refer to: `idle 3 ms: 70.0 % host
+/// late` becomes `idle 3 ms, of which 70.0 % host late`. `part` is the part of the run to which shares of time refer.
 pub(super) fn with_base(sentence: &str, part: &str) -> String {
     match sentence.split_once(": ") {
         Some((before, shares))

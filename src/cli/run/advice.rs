@@ -1,4 +1,4 @@
-//! Gives advice if the command of `gpuflame run` cannot be started: the command line that would have worked.
+//! If the command of `gpuflame run` cannot be started, suggests a command line that would have worked.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -55,7 +55,7 @@ pub(super) fn for_command(command: &[OsString]) -> Option<String> {
     Some(format!("did you mean `{}`?", command_line_of(command, &here)))
 }
 
-/// Returns the program that runs a script. The program in the script's first line is used if that program exists,
+/// Returns the program that runs a script. This is the program in the script's first line if that program exists, and
 /// otherwise the program for the ending of the script's name.
 fn interpreter(path: &Path) -> Option<String> {
     if let Some(line) = first_line(path)

@@ -22,7 +22,7 @@ const ELF_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// Size in bytes of an ELF header. `SECTION_HEADER_BYTES` is the size of a section header.
 const ELF_HEADER_BYTES: usize = 64;
 const SECTION_HEADER_BYTES: usize = 64;
-/// Name of the function that the driver calls in an injected library. In an ELF string table, there is a zero byte
+/// Name of the function in an injected library that the driver calls. In an ELF string table, there is a zero byte
 /// before and after the name.
 const ENTRY_POINT: &[u8] = b"\0InitializeInjection\0";
 
@@ -58,7 +58,7 @@ pub(crate) fn command_folder() -> PathBuf {
 
 /// Returns the string table with the names of the symbols that `file` exports and imports. The string table is the
 /// section to which the dynamic symbol table (section type 11) is linked. `head` is the ELF header, which has 64 bytes.
-/// The location of the section headers starts at byte 40 of the ELF header.
+/// Bytes 40 to 47 of the ELF header contain the file offset of the section headers.
 fn read_symbol_names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
     let number = |of: &[u8], at: usize, bytes: usize| {
         of[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -150,7 +150,8 @@ mod tests {
             let why = refused(&folder.join(name));
             assert!(why.contains(if name == "cut" { "truncated" } else { "not a shared library" }), "{why}");
         }
-        // In this truncated file, the section headers are located past the end of the file.
+        // In this truncated file, the ELF header contains an offset of the section headers that is past the end of the
+        // file.
         let mut astray = whole[..5000].to_vec();
         astray[40..48].fill(0xff);
         std::fs::write(folder.join("astray"), astray).unwrap();

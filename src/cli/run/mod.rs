@@ -32,7 +32,8 @@ use setting_flags::SettingPair;
 
 const OUTPUT_VARIABLE: &str = "GPUFLAME_OUTPUT";
 const FORMATS_VARIABLE: &str = "GPUFLAME_FORMATS";
-/// Environment variables that name a library to load. The CUDA driver reads the first variable, and NVTX the second.
+/// Environment variables that name a library to load. The CUDA driver reads the first variable, and NVTX reads the
+/// second variable.
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 /// Maximum time to wait until stderr accepts a line.
@@ -107,8 +108,8 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // The timeout is needed if stderr is a full pipe: the command must still start, and this process must still
-        // exit.
+        // If stderr is a full pipe, the command must still start, and this process must still exit. Therefore writes to
+        // stderr have a timeout.
         let console = Console { patience: Some(STDERR_TIMEOUT), ..console };
         if self.verbose && console.quiet {
             return Err(usage_error("--verbose and --quiet exclude each other"));
@@ -206,7 +207,7 @@ impl Run {
     /// options nor the environment override.
     fn settings(&self, console: Console) -> Result<Vec<SettingPair>> {
         let mut chosen = self.settings_of_file(console)?;
-        // If a setting occurs twice in the list, the later value applies.
+        // If a setting occurs twice in the returned list, the second value applies.
         chosen.extend(
             self.window.as_deref().map(setting_flags::parse_window).transpose()?.into_iter().flatten(),
         );

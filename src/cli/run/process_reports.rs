@@ -34,8 +34,8 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Maximum total size in bytes of the ranks' recordings. `gpuflame run` does not look for a straggler in larger
 /// recordings. Reading recordings of the maximum size takes about a second.
 const MAX_RANK_BYTES: u64 = 128 << 20;
-/// Maximum depth of report folders that are searched, for runs that start other runs. Each nested run adds two levels
-/// of folders.
+/// Maximum depth of nested report folders that are searched. Report folders are nested if a run starts other runs. Each
+/// nested run adds two levels of folders.
 const MAX_DEPTH: u32 = 8;
 /// Maximum total time to wait for processes whose environment is temporarily empty. A process has no environment during
 /// an `exec`, while the Linux kernel reads the start of the program from the disk. The limit applies to all processes
@@ -187,8 +187,8 @@ fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     Some((bytes, metadata.uid()))
 }
 
-/// Creates a file. Fails without changing anything if a file, link or pipe with that name exists already, because
-/// another user may have created that file.
+/// Creates a file. If a file, link or pipe with that name exists already, fails without changing anything, because
+/// another user may have created it.
 fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
@@ -209,7 +209,7 @@ fn environment(process: u32, deadline: Instant) -> Vec<u8> {
 }
 
 /// Reads the environment of a process with a single system call. Between two system calls, the process could switch to
-/// another program. The environment read with two system calls could therefore be truncated.
+/// another program. Therefore an environment that is read with two system calls could be truncated.
 fn read_environment(process: u32) -> std::io::Result<Vec<u8>> {
     let mut variables = vec![0; MAX_ENVIRONMENT_BYTES];
     let read = fs::File::open(format!("/proc/{process}/environ"))?.read(&mut variables)?;
@@ -493,7 +493,8 @@ impl ProcessReport {
         })
     }
 
-    /// Whether the process launched no GPU work and wrote no files, so that there is nothing to list.
+    /// Whether the summary needs no line about the process, because the process launched no GPU work and wrote no
+    /// files.
     fn is_idle(&self) -> bool {
         self.launches == 0 && self.files.is_empty()
     }

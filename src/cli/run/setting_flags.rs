@@ -1,5 +1,5 @@
-//! Translates options of `gpuflame run` into the environment variables that `libgpuflame.so` reads. A value that the
-//! library would ignore with a warning is an error here, before the command is run.
+//! Translates options of `gpuflame run` into the environment variables that `libgpuflame.so` reads. If the library
+//! would ignore a value with a warning, this module reports an error before the command is run.
 
 use std::path::Path;
 
@@ -101,8 +101,8 @@ pub(super) fn parse_formats(text: &str) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Returns the formats from `chosen`, from the environment, or otherwise the default formats. Adds the format `gfr`,
-/// which records every call and activity.
+/// Returns the formats from `chosen`, otherwise the formats from the environment, and otherwise the default formats.
+/// Adds the format `gfr`, which records every call and activity.
 pub(super) fn with_rows(chosen: &[SettingPair]) -> SettingPair {
     const FORMATS: &str = "GPUFLAME_FORMATS";
     let given = chosen.iter().rfind(|(name, _)| name == FORMATS).map(|(_, value)| value.clone());

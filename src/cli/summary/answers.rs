@@ -58,8 +58,8 @@ const LATE_KERNELS: [&str; 16] = [
     "host_work",
     "profiler_cost",
 ];
-/// Minimum share of idle time between two calls in all idle time, in percent. If the share is at least this large, a
-/// summary without samples reports that the host's work between the calls was not recorded.
+/// Minimum share of the idle time that is between two calls, in percent of all idle time. If the share is at least this
+/// large, a summary without samples reports that the host's work between the calls was not recorded.
 const LATE_PERCENT: f64 = 5.0;
 
 impl Screen<'_> {
@@ -125,8 +125,8 @@ impl Screen<'_> {
                     "not host-bound: for {working:.1} % of the time at least one of the GPUs works"
                 ));
             }
-            // The idle time of one gap is divided into one piece for each cause. Nearly all gaps have a piece with the
-            // cause launch latency, so these pieces are counted as gaps.
+            // The idle time of one gap is divided into one piece for each cause. Nearly every gap has a piece whose
+            // cause is launch latency, so the number of these pieces is used as the number of gaps.
             let pieces = |cause: Cause| {
                 let of_cause = idle.iter().filter(|sample| idle_word(sample) == cause.word());
                 saturating_sum(of_cause.map(|sample| sample.count()))

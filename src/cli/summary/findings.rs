@@ -14,8 +14,8 @@ use gpuflame_offline::analysis::{Finding, Severity};
 
 /// Id of the finding about GPU work whose duration is longer than is possible on its stream.
 pub(super) const IMPOSSIBLE_DURATION: &str = "impossible_duration";
-/// Ids of findings that make all shares of time wrong. Each id is paired with the sentence that replaces the sentences
-/// about busy and idle time.
+/// Ids of findings that make all shares of time wrong. Each finding's id is paired with the sentence that replaces the
+/// sentences about busy and idle time.
 const WITHHOLDING: [(&str, &str); 3] = [
     (
         IMPOSSIBLE_DURATION,

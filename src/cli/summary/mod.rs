@@ -65,8 +65,8 @@ pub(super) struct Summary {
 const MAX_FINDINGS_OF_RUN: usize = 2;
 /// Width of the screen in columns if the output is not a terminal.
 const COLUMNS: usize = 80;
-/// Maximum number of calls and activities in a run up to which the critical path is computed. For a run with the
-/// maximum number of rows, the computation takes 0.15 s and 60 MB.
+/// Maximum number of calls and activities in a run up to which the critical path is computed. For a run of this maximum
+/// size, computing the critical path takes 0.15 s and 60 MB.
 const MAX_PATH_ROWS: usize = 200_000;
 
 impl Summary {

@@ -119,7 +119,7 @@ impl Screen<'_> {
         tables
     }
 
-    /// Returns the table with the busy and idle time of each GPU. The table is empty for a single GPU, because the
+    /// Returns the table with the busy and idle time of each GPU. For a single GPU, this table is empty, because the
     /// first sentence already contains the GPU's times.
     fn device_table(&self, most: usize) -> Table {
         let mut table = Table::new("gpus", &["device", "busy_percent", "busy_ns", "idle_ns", "window_ns"]);

@@ -1,7 +1,7 @@
 //! Reads the settings from environment variables. All functions except [`from_environment`] are pure.
 //!
 //! An invalid value never stops the application. If a value is invalid, a warning is printed and the default applies.
-//! If only some items of a list are invalid, the valid items apply.
+//! If only some items of a list are invalid, a warning is printed and the valid items apply.
 
 use super::parsers::InvalidValue;
 use super::table::{PATH_SETTINGS, SETTINGS, Setting, TRACE_FILE};

@@ -2,7 +2,7 @@
 //! values that can be given both in an environment variable and in a flag of the command.
 //!
 //! The defaults, the table in `docs/settings.md` and the output of `gpuflame settings` are generated from [`SETTINGS`].
-//! This module only parses the values of the settings. The code that a setting affects reads the value from
+//! This module only parses the values of the settings. Code that depends on a setting reads the setting's value from
 //! [`Settings`].
 
 mod environment;

@@ -52,8 +52,8 @@ impl Output {
         all
     }
 
-    /// Whether the output is written while the application runs. A streamed output grows during the run, and covers all
-    /// windows.
+    /// Whether the output is written while the application runs. An output that is written while the application runs
+    /// covers all windows.
     pub fn is_streamed(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
     }
@@ -63,8 +63,8 @@ impl Output {
         !self.is_streamed() || self == Self::Chrome
     }
 
-    /// Returns the word that selects the output in `GPUFLAME_FORMATS`. The first view has one word for each of its
-    /// formats. Every other view has a single word for all its formats.
+    /// Returns the word that selects this output in the value of `GPUFLAME_FORMATS`. The first view has one word for
+    /// each of its formats. Every other view has a single word for all its formats.
     pub fn word(self) -> &'static str {
         match self {
             Self::View(view, format) if view == VIEWS[0] => format,

@@ -1,5 +1,5 @@
-//! Parses the text values of settings. Users may write a value in several ways, such as `1`, `yes` or `On`, and may
-//! misspell items of a list.
+//! Parses the text values of settings. Users may write the same value in several ways, such as `1`, `yes` or `On`.
+//! Users may also misspell items of a list.
 
 use std::ops::Range;
 use std::str::FromStr;

@@ -510,7 +510,8 @@ pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
 ];
 
 /// Returns the path prefix that `text` denotes. If `text` is a folder (ends in `/`), the default file name is added.
-/// Without the default file name, file names would begin with a dot (`.svg`), so the files would be hidden.
+/// Without the default file name, the names of output files would begin with a dot (`.svg`), so these files would be
+/// hidden.
 pub fn prefix(text: &OsStr) -> OsString {
     let mut prefix = text.to_owned();
     if text.as_bytes().ends_with(b"/") {

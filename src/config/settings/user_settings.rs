@@ -12,7 +12,7 @@ use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Y
 /// Selects the NVTX ranges that become stack frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nvtx {
-    /// No NVTX ranges become frames. gpuflame does not intercept NVTX.
+    /// No NVTX ranges become frames, so gpuflame does not intercept calls to NVTX.
     None,
     /// All NVTX ranges become frames, except ranges of these NVTX domains.
     Without(Vec<String>),
@@ -101,8 +101,8 @@ pub struct Settings {
     /// Every `verify`-th stack is captured again by different methods, and the captured stacks are compared. 0: no
     /// stack is verified.
     pub verify: u32,
-    /// Whether each launch calls an empty marker function, so that an external probe can read the launch's correlation
-    /// id.
+    /// Whether gpuflame calls an empty marker function for each launch, so that an external probe can read the launch's
+    /// correlation id.
     pub launch_marker: bool,
     /// Folder into which a short report about this process is written; `None`: no report is written.
     pub report: Option<PathBuf>,

@@ -76,7 +76,7 @@ mod proto {
         pub(super) str: i64,
     }
 
-    /// A mapped file. These flags tell readers of the profile that the mapped file's functions need no further
+    /// A mapped file. The flags of a mapped file tell readers of the profile that the file's functions need no further
     /// symbolization.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub(super) struct Mapping {
