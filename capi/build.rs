@@ -1,7 +1,7 @@
 //! Sets the library's soname and symbol versions, makes the library run on glibc 2.17 and later, and creates two files
-//! next to the library. The first file is a symbolic link named like the soname. A program that is linked against
-//! `target/release/libgpuflame.so` finds the library through the symbolic link. The second file is the small library
-//! that can be preloaded into a whole shell.
+//! next to the library. The first created file is a symbolic link whose name is the soname. A program that is linked
+//! against `target/release/libgpuflame.so` finds the library through the symbolic link. The second created file is the
+//! small library that can be preloaded into a whole shell.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
@@ -132,7 +132,7 @@ fn build_preload(folder: &Path) -> io::Result<()> {
     run_command(compiler.arg("preload.c").arg("-o").arg(folder.join(PRELOAD)))
 }
 
-/// Returns the program that rustc uses as its linker. This program can also compile C and assembly.
+/// Returns the program that rustc uses as its linker. The linker program can also compile C and assembly.
 fn c_compiler() -> Command {
     Command::new(env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into()))
 }

@@ -143,7 +143,8 @@ static int look_at_stderr(unsigned long *device, unsigned long *inode)
 }
 
 /* Whether the copy of this stub in an ancestor process has set CUDA_INJECTION64_PATH to `driver`. `own` is the value
- * of _GPUFLAME_PRELOAD. This value consists of the version and the path that the ancestor's stub has stored. */
+ * of _GPUFLAME_PRELOAD. The value of _GPUFLAME_PRELOAD consists of the version and the path that the ancestor's stub
+ * has stored. */
 static int is_own(const char *own, const char *driver)
 {
     const char *rest, *path = own ? behind(VERSION " ", own) : NULL;
@@ -171,8 +172,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         for (name = 0; name < NAMES; name++)
             if (!has[name])
                 has[name] = behind(NAME_OF[name], old[count]);
-    /* If CUDA_INJECTION64_PATH is already set, this code leaves that variable unchanged. It only replaces
-     * _GPUFLAME_STDERR, because an ancestor process has stored the identity of the ancestor's descriptor 2 there. */
+    /* If CUDA_INJECTION64_PATH is already set, this code leaves that variable unchanged. This code only replaces
+     * _GPUFLAME_STDERR, because the old value identifies the file that an ancestor process had open as descriptor 2. */
     bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
     library = has[DRIVER] && is_own(has[OWN], has[DRIVER]) ? has[DRIVER] : NULL;
     if (!bytes && !(has[DRIVER] && has[STDERR])) {

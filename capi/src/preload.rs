@@ -134,8 +134,8 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
 /// Returns the address of the symbol `name` in the copy against which the application is linked; `None` if there is no
 /// such copy, or if the calling copy is that copy.
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: `dlsym` only looks up a symbol in the global scope. This scope does not contain an injected copy of the
-    // library.
+    // SAFETY: `dlsym` only looks up a symbol in the loader's global scope. The global scope does not contain an
+    // injected copy of the library.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
     // The path of this copy of the library is found through the address of a private function. The address of
     // `gpuflame_start` is unsuitable, because the loader resolves this name to the copy against which the application

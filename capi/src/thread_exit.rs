@@ -6,8 +6,8 @@
 //! prefers for the code of this library. No other library uses this file's version of `__cxa_thread_atexit_impl`. The
 //! threads that gpuflame creates do not register destructors. The threads of gpuflame either live until the process
 //! ends, or have nothing to drop that another thread needs. Each thread of the application has a list of destructors.
-//! The list is stored under a key from `pthread_key_create`. If there is no memory for an entry of this list, the
-//! entry's destructor is not called.
+//! The thread's list of destructors is stored under a key from `pthread_key_create`. If there is no memory for an entry
+//! of this list, the entry's destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;

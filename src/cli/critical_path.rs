@@ -169,7 +169,7 @@ impl CriticalPathVerb {
         let all = names.path.parts();
         for part in parts.iter().take(self.most()) {
             // The part before a shown part may be outside the time range that is shown. Therefore the whole path is
-            // searched for that part.
+            // searched for the part before a shown part.
             let at = all.partition_point(|other| other.end <= part.start);
             let before = at.checked_sub(1).map(|at| &all[at]);
             let reason = names.reason(before, part);

@@ -78,7 +78,7 @@ fn length(bytes: &[u8]) -> usize {
 /// The complete rows of a truncated recording.
 #[derive(Debug, Default)]
 struct ValidPrefix {
-    /// Number of rows. A chunk counts as one row in addition to the rows inside the chunk.
+    /// Number of rows. In this list, a chunk counts as one row in addition to the rows inside the chunk.
     rows: usize,
     marks: usize,
     end: usize,

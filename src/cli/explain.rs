@@ -64,8 +64,8 @@ pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Conso
     explain_sums_with(source, reading, console, ())
 }
 
-/// Does the same as `explain_sums`. Also passes every activity and launch to `sink` after activities were matched to
-/// launches.
+/// Does the same as `explain_sums`. In addition, every activity and launch is passed to `sink` after activities were
+/// matched to launches.
 pub(super) fn explain_sums_with(
     source: &Source,
     reading: ReadOptions,

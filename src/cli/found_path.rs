@@ -25,7 +25,7 @@ pub(super) struct FoundPath {
     pub(super) history: HostHistory,
 }
 
-/// Prints a remark if too many launches have no recorded activity. Without these activities, a GPU may seem idle
+/// Prints a remark if too many launches have no recorded activity. If activities are missing, a GPU may seem idle
 /// although it was busy.
 pub(super) fn remark_on_missing_work(input: &Source, profile: &Profile, console: Console) {
     if let Some(doubt) = profile.idle_doubt() {

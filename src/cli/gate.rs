@@ -240,9 +240,9 @@ impl Gate<'_> {
         Conclusion { word, code, passes, sentence, change, pairs_needed, reason: None }
     }
 
-    /// Builds the result table. The first rows of the table are the total, the step, busy time and wall time. Next come
-    /// the rows with the verdict `slower` or `faster`, and then all remaining rows. Both groups are sorted by the size
-    /// of the change, largest first.
+    /// Builds the result table. The first rows of the table are the total, the step, busy time and wall time. After the
+    /// first rows come the rows with the verdict `slower` or `faster`, and then all remaining rows. In each of these
+    /// two groups, the rows are sorted by the size of the change, largest first.
     fn table(&self, rows: &[Row], changes: &[PairChange]) -> Table {
         let mut all: Vec<(&Row, &PairChange, i64)> =
             rows.iter().zip(changes).map(|(row, change)| (row, change, row.cost(change))).collect();

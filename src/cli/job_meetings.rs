@@ -1,8 +1,8 @@
 //! Determines which collective kernels on different ranks of a job belong to the same collective.
 //!
 //! If all ranks run the same sequence of collectives, kernels at the same position of the sequence belong to the same
-//! collective. If the ranks run different sequences, some collectives involve only a part of the ranks. In this case,
-//! the process groups in the traces determine which ranks take part in each collective.
+//! collective. If the ranks run different sequences, some collectives involve only a part of the ranks. If the
+//! sequences differ, the process groups in the traces determine which ranks take part in each collective.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -50,9 +50,9 @@ impl RankFlags {
     }
 }
 
-/// Returns the rank of each source. If the contents of a source state a rank, that rank is used. Otherwise the rank is
-/// the number after the last `rank`, `worker` or `r` in the source's path. A single source that states no rank is rank
-/// 0.
+/// Returns the rank of each source. If the contents of a source state a rank, that rank is used. If the contents state
+/// no rank, the rank is the number after the last `rank`, `worker` or `r` in the source's path. A single source that
+/// states no rank is rank 0.
 ///
 /// # Errors
 /// Returns `Setting` if several sources have the same rank. Equal ranks are allowed only if `same_rank` permits them, and
@@ -178,8 +178,8 @@ fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
     sources.into_iter().zip(ranked).filter(is_kept).map(|(source, _)| source).collect()
 }
 
-/// Whether a file contains GPU work. Also returns true if the file cannot be read, so that the file is kept and the
-/// error is printed later.
+/// Whether a file contains GPU work. Returns true if the file cannot be read, so that the file is kept and the error is
+/// printed later.
 fn has_work(source: &Source) -> bool {
     let Source::File(path) = source else { return true };
     let Some(opened) = path.is_file().then(|| import::open(path)).and_then(|opened| opened.ok()) else {
@@ -275,7 +275,8 @@ fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
 }
 
 /// Returns the rank in a file name that sglang chose, such as `1764000000.5-TP-3.trace.json.gz`. Returns `None` if the
-/// name also contains another kind of parallelism. In such names, it is unknown how the ranks are counted.
+/// name also contains another kind of parallelism. In names with two kinds of parallelism, it is unknown how the ranks
+/// are counted.
 fn rank_of_tensor_parallelism(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_string_lossy();
     let (before, rank) = name.rsplit_once("-TP-")?;

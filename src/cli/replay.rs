@@ -17,7 +17,7 @@ use gpuflame_offline::analysis::{
     EdgeKind, ExplainedStarts, LaunchAnchor, MomentKind, Replay, ReplayCheck, Schedule,
 };
 
-/// Minimum number of starts of GPU work for `--model`. This number gives 8 samples in each half of the run.
+/// Minimum number of starts of GPU work for `--model`. 16 starts give 8 samples in each half of the run.
 const MIN_STARTS: u64 = 16;
 
 /// Replay a run: compute the time of every call and every piece of GPU work from its dependencies.

@@ -110,7 +110,7 @@ fn fit_in_lines(
     let mut cuts: HashMap<&str, String> = HashMap::new();
     let mut open: Vec<&str> = long.keys().copied().collect();
     // The ways to cut a text are tried one after another. Each way is applied only to texts that became equal when they
-    // were cut in the previous ways.
+    // were cut by the ways before it.
     for way in [Way::Ends, Way::GroupDifference, Way::OwnDifference] {
         let groups = groups(&open, &cuts);
         let mut tried: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -198,8 +198,8 @@ fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
         if place <= before.chars().count() {
             return format!("{}{GAP}", start(text, room));
         }
-        // All texts of the group have the same beginning, so the beginning is omitted. This leaves more room for the
-        // place at which the texts differ.
+        // All texts of the group have the same beginning, so the beginning is omitted. Omitting the beginning leaves
+        // more room for the place at which the texts differ.
         let room = room - before.width();
         let from = place.saturating_sub(room / 4).max(before.chars().count());
         let rest: String = text.chars().skip(from).collect();

@@ -68,7 +68,7 @@ impl Table {
         self.total = Some(cells);
     }
 
-    /// Sets the number of rows that exist in the data. The table may contain only the first few of these rows.
+    /// Sets the number of rows that exist in the data. The table may contain only the first few of the existing rows.
     pub(super) fn set_all_rows(&mut self, all: usize) {
         self.left_out = all.saturating_sub(self.rows.len()) as u64;
     }

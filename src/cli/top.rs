@@ -618,8 +618,9 @@ pub(super) fn work_table(profile: &Profile, events: &[JoinedActivity], most: usi
     table
 }
 
-/// Returns a table of copies, with one row for each combination of GPU, direction and kinds of memory. The rows are
-/// sorted by GPU time, longest first. Kinds of memory that this version of gpuflame does not know are shown as unknown.
+/// Returns a table of copies, with one row for each combination of GPU, direction and kinds of memory. The rows of the
+/// table are sorted by GPU time, longest first. Kinds of memory that this version of gpuflame does not know are shown
+/// as unknown.
 pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
     let columns = &[
         "total_ns",

@@ -199,8 +199,8 @@ fn total_table(before: &Lengths, after: &Lengths) -> Table {
     table
 }
 
-/// Returns the table with the effect that each change has without the other changes. This table is needed because
-/// savings do not add up.
+/// Returns the table with the effect that each change has without the other changes. The table is needed because the
+/// savings of several changes do not add up.
 fn change_table(replay: &Replay<'_>, changes: &[Change], before: &Lengths, after: &Lengths) -> Table {
     let mut table = Table::new("changes", &["alone_ns", "changed", "change"]);
     for change in changes {

@@ -36,7 +36,7 @@ fn name_in_arguments(command_line: &[u8]) -> Option<&[u8]> {
             b"--" => return script_name(words.next()?),
             _ if word.starts_with(b"--") => {}
             _ if word.starts_with(b"-") && word.len() > 1 => {
-                // One word of the command line may contain several options: `-um train` is `-u -m train`.
+                // One word of the command line may contain several options: `-um train` means `-u -m train`.
                 let with_value = word.iter().position(|letter| b"cmWXQ".contains(letter));
                 let Some(at) = with_value else { continue };
                 let value = match &word[at + 1..] {

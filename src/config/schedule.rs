@@ -68,7 +68,7 @@ pub struct Schedule {
     runs: u64,
     /// The open window, and the progress when it opened; `None` if no window is open.
     open: Option<(WindowId, RunProgress)>,
-    /// The last window that reached a limit. A window that has reached a limit is not opened again.
+    /// The most recent window that reached a limit. A window that has reached a limit is not opened again.
     exhausted: Option<WindowId>,
 }
 

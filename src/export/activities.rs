@@ -1,5 +1,5 @@
 //! Writes the activity table: a CSV file with a row per activity. A row is written as soon as the join has matched the
-//! activity to its launch. Therefore only names need to be stored in memory.
+//! activity to its launch. Rows are not stored in memory, so only names need to be stored.
 //!
 //! Rows are in the order in which activities were matched to their launches, which is nearly chronological order. If an
 //! activity has no launch, its row contains the reason. Rows of the kind `lost` contain the counts of lost data.
@@ -210,7 +210,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// Writes the columns `grid_x` to `copies`.
+    /// Writes the columns from `grid_x` to `copies`.
     fn detail(&mut self, detail: &Detail) {
         match detail {
             Detail::Kernel(kernel) => {
@@ -242,7 +242,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// Writes the columns `stack` to `launch_duration_ns`.
+    /// Writes the columns from `stack` to `launch_duration_ns`.
     fn launched(&mut self, launched: Launched) {
         match launched.context {
             ContextId::NONE => self.blank(1),

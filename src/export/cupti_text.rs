@@ -29,7 +29,7 @@ pub struct CuptiText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     names: IdMap<NameId, String>,
-    /// Launch of the activity that will be passed next.
+    /// Launch that belongs to the next activity that is passed to this sink.
     matched: Option<Launched>,
     /// Buffer for the text of one row. The buffer is emptied after the row was written.
     text: Vec<u8>,

@@ -102,9 +102,9 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Returns a `Detail` with at most `max_frames` frames, and without frames lighter than `lightest`. If there are
-    /// more frames, the lightest frames are omitted first. Among frames of equal weight, the frames furthest from the
-    /// root are omitted first.
+    /// Returns a `Detail` with at most `max_frames` frames, and without frames lighter than `lightest`. If the tree has
+    /// more frames than this, the lightest frames are omitted first. Among frames of equal weight, the frames furthest
+    /// from the root are omitted first.
     pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
         // Weight, depth and length (in frames) of each run of consecutive frames.
         let mut runs = Vec::new();
@@ -367,8 +367,8 @@ fn site_key(site: SampleSite) -> SiteKey {
 }
 
 impl FlameBuilder {
-    /// Creates a builder with capacity for `samples` samples. Each kernel, copy kind or other kind of work has its own
-    /// label. Therefore there are at most as many such labels as samples.
+    /// Creates a builder with capacity for `samples` samples. Each kernel, each kind of copy and each other kind of GPU
+    /// work has its own label. Therefore the number of labels for GPU work is at most the number of samples.
     fn with_capacity(profile: &Profile, samples: usize) -> Self {
         let works = profile.works().iter().take(samples);
         let bytes = works.clone().map(|work| TAG + work_name(profile, work.work).len()).sum();

@@ -19,8 +19,8 @@ pub(super) fn sort_indices(texts: &[&str]) -> Vec<u32> {
     sort_within(vec![all], texts)
 }
 
-/// Sorts `texts` within each range of indexes in `parts`. Each text stays within its range. Returns the indexes of the
-/// texts in the new order.
+/// Sorts `texts` within each range of indexes in `parts`. Sorting moves each text only within its range of indexes.
+/// Returns the indexes of the texts in the new order.
 pub(super) fn sort_within(parts: Vec<Range<usize>>, texts: &[&str]) -> Vec<u32> {
     let mut sorted: Vec<(u64, u32)> = (0..texts.len() as u32).map(|at| (0, at)).collect();
     // Each range is paired with the length of a prefix that all texts of the range share.

@@ -127,7 +127,7 @@ impl<'a> NamePath<'a> {
         }
     }
 
-    /// Returns the last part that is not an operator. This part contains the function's name.
+    /// Returns the last part that is not an operator. The returned part contains the function's name.
     fn naming_part(&self) -> Option<Part<'a>> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }

@@ -403,8 +403,8 @@ pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     line
 }
 
-/// Whether all launches and their GPU work are in the results in spite of this loss. Such a loss of detail affects only
-/// stacks and names, or was not caused by gpuflame.
+/// Whether all launches and their GPU work are in the results in spite of this loss. Returns true for losses that
+/// affect only stacks and names, and for losses that gpuflame did not cause.
 fn is_detail(loss: Loss) -> bool {
     use Loss::{
         KernelsNotKeptApart, LaunchesFailed, PythonDropped, PythonUnsure, StacksCut, StacksGuessed,

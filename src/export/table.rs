@@ -38,7 +38,7 @@ const HEADER: [&str; 14] = [
 
 /// Writes the summary table of `profile`, sorted by time (largest first), then name and device. The column
 /// `share_percent` is the row's share of the total duration of all activities on all devices. The column `symbol` is
-/// the kernel's name as CUPTI reported it. This name distinguishes overloads.
+/// the kernel's name as CUPTI reported it. The name in the column `symbol` distinguishes overloads.
 ///
 /// # Errors
 /// Errors of `out`.
@@ -70,8 +70,8 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Buffers for a row about a kind of work. The buffers are reused for all rows, because a table may have a hundred
-/// thousand rows.
+/// Buffers for the texts of a table row about GPU work. The buffers are reused for all rows, because a table may have a
+/// hundred thousand rows.
 #[derive(Default)]
 struct TableRow {
     fields: csv::ByteRecord,

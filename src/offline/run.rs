@@ -24,8 +24,8 @@ pub struct ReadOptions {
     pub by_stream: bool,
     /// Whether stacks include the frames inside CUDA's libraries and the frames below `main`. Default: false.
     pub internal_frames: bool,
-    /// Whether a Python frame is shown with the executed line. Default: false. If false, the frame is shown with the
-    /// first line of its function.
+    /// Whether a Python frame is shown with the executed line. Default: false. If false, a Python frame is shown with
+    /// the first line of its function.
     pub python_lines: bool,
     /// Whether stacks with Python frames omit native frames. Default: false.
     pub python_only: bool,
@@ -33,8 +33,8 @@ pub struct ReadOptions {
     /// ledger states the total of these entries. Default: unlimited.
     pub max_memory: Option<usize>,
     /// Whether GPU work of a backward pass is attributed to the forward pass. Attribution to the forward pass works for
-    /// traces of torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false. If false, the
-    /// work is attributed to autograd, which launched the work.
+    /// traces of torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false. If false, GPU
+    /// work of a backward pass is attributed to autograd, which launched the work.
     pub backward_under_forward: bool,
     /// Whether the states of the host's threads are also read for times in which a GPU executed a copy but no kernel.
     /// Default: false.
@@ -215,7 +215,7 @@ impl Run {
         &self.profile
     }
 
-    /// Splits the run into its parts.
+    /// Returns the run's profile, its ledger and its other parts.
     pub fn into_parts(self) -> (Profile, Ledger, BTreeMap<Unnamed, u64>, BackwardTime) {
         (self.profile, self.ledger, self.unnamed, self.tied)
     }

@@ -167,7 +167,7 @@ impl Server {
     /// Runs the verb of a tool and returns the answer.
     ///
     /// # Errors
-    /// Returns a text for the agent. The text states why the verb failed, or which limit the verb exceeded.
+    /// Returns a text for the agent. This text states why the verb failed, or which limit the verb exceeded.
     async fn answer(
         &self,
         request: &Request,

@@ -55,8 +55,8 @@ pub(super) fn for_command(command: &[OsString]) -> Option<String> {
     Some(format!("did you mean `{}`?", command_line_of(command, &here)))
 }
 
-/// Returns the program that runs a script. This is the program in the script's first line if that program exists, and
-/// otherwise the program for the ending of the script's name.
+/// Returns the program that runs a script. If the program in the script's first line exists, that program is returned.
+/// Otherwise the program for the ending of the script's name is returned.
 fn interpreter(path: &Path) -> Option<String> {
     if let Some(line) = first_line(path)
         && let Some(words) = line.strip_prefix("#!")

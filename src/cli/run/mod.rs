@@ -108,8 +108,8 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // If stderr is a full pipe, the command must still start, and this process must still exit. Therefore writes to
-        // stderr have a timeout.
+        // If stderr is a full pipe, the command must still start, and this process must still exit. Therefore the wait
+        // for stderr has a timeout.
         let console = Console { patience: Some(STDERR_TIMEOUT), ..console };
         if self.verbose && console.quiet {
             return Err(usage_error("--verbose and --quiet exclude each other"));

@@ -230,7 +230,8 @@ pub(super) struct CollectedReports {
     sessions: BTreeMap<String, CudaSession>,
     /// Reports about recovered sessions, keyed by session.
     recovered: BTreeMap<String, String>,
-    /// Sentences about files that recovery could not write. Each sentence names the program and the process id.
+    /// Sentences about files that recovery could not write. Each of these sentences contains the program's name and the
+    /// process id.
     unwritten: Vec<String>,
     files: Vec<PathBuf>,
 }
@@ -240,7 +241,8 @@ struct UnfinishedFile {
     session: String,
     file: PathBuf,
     /// Whether the output file belongs to the user who runs this command. An output file that belongs to another user
-    /// is not recovered. Otherwise the other user could choose which files this user reads, and where this user writes.
+    /// is not recovered. If such a file were recovered, the other user could choose which files this user reads, and
+    /// where this user writes.
     is_ours: bool,
 }
 

@@ -18,7 +18,7 @@ pub enum Output {
     View(&'static View, &'static str),
     /// The summary table, with one row for each kernel, copy direction and fill on each device.
     Table,
-    /// The table with one row per activity.
+    /// The activity table, which has one row per activity.
     Activities,
     /// The table of stacks. The table of activities refers to stacks by their ids.
     Stacks,

@@ -39,7 +39,7 @@ pub struct ChromeText<W> {
     lanes: Lanes,
     devices: IdMap<GpuContextId, DeviceId>,
     untimed: u64,
-    /// Launch of the activity that will be passed next.
+    /// Launch that belongs to the next activity that is passed to this sink.
     matched: Option<Launched>,
     failed: Option<Error>,
 }

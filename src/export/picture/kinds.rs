@@ -60,7 +60,8 @@ pub(super) fn legend<'a>(used: impl Iterator<Item = &'a str> + Clone) -> Vec<(&'
 /// Returns the CSS class of a change in weight: `c1` to `c3` for less, `c4` for unchanged, `c5` to `c7` for more, `c8`
 /// for a new frame.
 pub(super) fn change_class(now: u64, before: u64) -> &'static str {
-    // The three steps are changes of up to one third, up to two thirds, and more than two thirds of the larger weight.
+    // The step is 0 for a change of up to one third of the larger weight, 1 for up to two thirds, and 2 for more than
+    // two thirds.
     let step = |larger: u64, smaller: u64| {
         let third = larger / 3;
         usize::from(larger - smaller > third) + usize::from(larger - smaller > third.saturating_mul(2))

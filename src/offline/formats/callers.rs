@@ -19,7 +19,7 @@ pub(super) struct Callers<'a> {
     sources: RefCell<IdMap<SampleSite, Option<Rc<StackSource>>>>,
 }
 
-/// Source location of the innermost frame of the stack whose location is known.
+/// Source location of the stack's innermost frame that has a known location.
 pub(super) struct StackSource {
     pub(super) language: &'static str,
     pub(super) file: String,
@@ -54,7 +54,7 @@ pub(super) struct CallerFrame {
 }
 
 impl Caller {
-    /// Returns the innermost frame whose source is known. This frame is the calling function.
+    /// Returns the innermost frame whose source is known. The returned frame is the calling function.
     pub(super) fn source(&self) -> Option<&CallerFrame> {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
     }

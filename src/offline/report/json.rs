@@ -130,7 +130,7 @@ fn view_json(head: &str, view: &ReducedView, names: &mut UsedNames) -> String {
     }
     let name_numbers: Vec<i64> = view.nodes.iter().map(|(_, name)| names.number(*name)).collect();
     // Nodes are in preorder, so nearly every parent comes directly before its first child. Therefore the distance to
-    // the parent is stored, which needs only a tenth of the bytes of the parent's index.
+    // the parent is stored instead of the parent's index, because the distance needs only a tenth of the bytes.
     push_list(&mut text, "up", (0_i64..).zip(&view.nodes).map(|(at, (parent, _))| at - parent));
     push_list(&mut text, "name", name_numbers.into_iter());
     let nodes = || view.values.keys().map(|(node, _)| i64::from(*node));
