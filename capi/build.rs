@@ -123,7 +123,8 @@ fn build_preload(folder: &Path) -> io::Result<()> {
         "-fvisibility=hidden",
         "-fno-stack-protector",
     ]);
-    // The compiler must not replace loops with calls to library functions.
+    // The compiler must not replace loops with calls to library functions such as `memcpy`, because this library is
+    // linked without other libraries.
     compiler.args(["-fno-asynchronous-unwind-tables", "-fno-tree-loop-distribute-patterns"]);
     compiler.args(["-shared", "-nostdlib", "-s", "-Wl,--build-id=none", "-Wl,--hash-style=gnu"]);
     compiler.args(["noseparate-code", "norelro", "noexecstack"].map(|word| format!("-Wl,-z,{word}")));

@@ -2,10 +2,10 @@
  * CUDA are recorded. Programs that do not call CUDA are practically unaffected. The preload library only sets
  * environment variables that make the CUDA driver and NVTX load libgpuflame.so from the same folder.
  *
- * Every program that the shell starts loads this library. Therefore the preload library has only a few KiB, needs no
- * other library and uses no versioned symbol. Some C libraries lack functions that this library calls. If the
- * program's C library lacks such a function, the program's environment stays unchanged. This library is written in C
- * because a Cargo workspace cannot build a no_std Rust library together with libraries that unwind. */
+ * Every program that is started from such a shell loads this library. Therefore the preload library has only a few
+ * KiB, needs no other library and uses no versioned symbol. Some C libraries lack functions that this library calls.
+ * If the program's C library lacks such a function, the program's environment stays unchanged. This library is
+ * written in C because a Cargo workspace cannot build a no_std Rust library together with libraries that unwind. */
 #include <stddef.h>
 
 #define NAME "libgpuflame-preload.so"
@@ -30,13 +30,14 @@ extern void *mmap(void *at, size_t bytes, int may, int how, int file, long offse
 
 enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0x101 };
 
-/* Environment variables, in the order in which they are searched and added. The driver reads CUDA_INJECTION64_PATH,
- * and NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, and refuses to work if the preload
- * stub is from another release. libgpuflame.so also reads _GPUFLAME_STDERR, which identifies the file that was open
- * as descriptor 2 when the program started. `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load
- * libgpuflame.so immediately, so that the program can call libgpuflame.so before CUDA is loaded. Loading
- * libgpuflame.so immediately works only in programs that use glibc, because libgpuflame.so needs glibc. The names of
- * the variables are an array of arrays, because an array of pointers would need relocations. */
+/* Names of environment variables, in the order in which this library searches and adds the variables. The driver
+ * reads CUDA_INJECTION64_PATH, and NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, and
+ * refuses to work if the preload stub is from another release. libgpuflame.so also reads _GPUFLAME_STDERR, which
+ * identifies the file that was open as descriptor 2 when the program started. `gpuflame run --preload` sets
+ * _GPUFLAME_LOAD, which makes this stub load libgpuflame.so immediately. The program can then call libgpuflame.so
+ * before CUDA is loaded. Loading libgpuflame.so immediately works only in programs that use glibc, because
+ * libgpuflame.so needs glibc. The names of the variables are an array of arrays, because an array of pointers would
+ * need relocations. */
 enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};

@@ -104,7 +104,7 @@ pub extern "C" fn gpuflame_is_active() -> c_int {
     errno::preserve(|| catch_unwind(|| c_int::from(session::is_active())).unwrap_or(0))
 }
 
-/// Begins another step of the program. See `include/gpuflame.h`.
+/// Marks the beginning of the program's next step. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_step() -> c_int {
     run_guarded(session::step)

@@ -26,8 +26,8 @@ use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_sv
 /// Speed-up for which the table shows the saved time. The speed-up is a share of the time that the function or kernel
 /// itself takes.
 const SPEED_UP: f64 = 0.1;
-/// Additional speed-ups in percent. The saved time is computed for each additional speed-up. These saved times
-/// determine the largest speed-up up to which the saved time grows linearly.
+/// Additional speed-ups in percent. The time that the run saves is computed for each additional speed-up. These saved
+/// times determine the largest speed-up up to which the saved time grows linearly.
 const SPEED_UPS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
 /// Maximum relative difference between the saved time and a value that grows linearly with the speed-up. If the
 /// difference is at most this large, the saved time counts as growing linearly.

@@ -298,7 +298,8 @@ fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
         .map(|word| gpuflame_offline::formats::format(&word).expect("it is one of the possible values"))
 }
 
-/// Returns a list with the file name ending and the word of every format: `.folded (folded), .svg (svg)`.
+/// Returns a list of all formats, with the file name ending and the word of each format: `.folded (folded), .svg
+/// (svg)`.
 fn list_endings() -> String {
     let with_word = |format: &&Format| Some(format!("{} ({})", format.endings.first()?, format.word));
     FORMATS.iter().filter_map(with_word).collect::<Vec<_>>().join(", ")

@@ -3,7 +3,7 @@
 //! the complete rows by the rows' lengths, and not with the reader under test.
 //!
 //! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates a recording of 100 KB at every byte, which takes
-//! a few minutes. CI truncates the recording at a few hundred positions only.
+//! a few minutes. In CI, the test truncates the recording at only a few hundred positions.
 
 use std::fs::{self, File};
 use std::path::Path;

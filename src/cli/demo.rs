@@ -48,8 +48,8 @@ impl Demo {
         })?;
         let mut command = std::process::Command::new(&program);
         command.arg("installed").arg(library);
-        // If stderr is a file, the recorded program must be able to recognize that file as its stderr. Otherwise the
-        // recorded program does not write its messages to the stderr file.
+        // If stderr is a file, the recorded program must be able to recognize that file as the stderr with which it was
+        // started. Otherwise the recorded program does not write its messages to the stderr file.
         if let Some(identity) = stderr::file_id_to_pass_on() {
             command.env(stderr::AT_EXEC_VARIABLE, identity);
         }

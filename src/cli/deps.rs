@@ -1,5 +1,5 @@
-//! `gpuflame deps`: writes a run's dependency graph, as JSON or for Graphviz. The critical path is computed from this
-//! graph.
+//! `gpuflame deps`: writes a run's dependency graph, as JSON or for Graphviz. The critical path is computed from the
+//! dependency graph.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -90,7 +90,7 @@ impl Deps {
         Ok(Outcome::Clean)
     }
 
-    /// Returns the start and end in ns of the time range that is written.
+    /// Returns the start and end, in ns, of the time range for which the graph is written.
     fn window(&self, window: (u64, u64)) -> Result<(u64, u64)> {
         let moment = |offset: Option<i64>, default| {
             offset.map_or(default, |offset| window.0.saturating_add(offset.unsigned_abs()))
@@ -260,9 +260,9 @@ impl<'a> Drawn<'a> {
         (moment.time.saturating_sub(end - start), moment.time)
     }
 
-    /// Whether an instruction has only one moment, which is then both its start and its end. An instruction has only
-    /// one moment if it is the recording of a CUDA event, a wait for a CUDA event, or GPU work without times, such as a
-    /// graph whose nodes do nothing.
+    /// Whether the instruction of `moment` has only one moment, which is both its start and its end. An instruction has
+    /// only one moment if it is the recording of a CUDA event, a wait for a CUDA event, or GPU work without times, such
+    /// as a graph whose nodes do nothing.
     fn is_marker(&self, moment: &Moment) -> bool {
         let (_, names, number) = self.runs.instruction(moment.instruction);
         names.list.get(number).ran.is_none()
@@ -436,7 +436,8 @@ fn escaped(text: &str) -> String {
 }
 
 /// Returns the parts of a path. The returned list has one part for the time between two calls, even if the path divides
-/// this time into several parts. The graph has no nodes for the individual stacks between two calls.
+/// this time into several parts. The graph has one node for the time between two calls, and no nodes for the individual
+/// stacks in that time.
 fn undivided(parts: &[PathPart]) -> Vec<PathPart> {
     let mut whole: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {

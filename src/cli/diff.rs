@@ -166,7 +166,7 @@ impl Diff {
         Ok(Outcome::Clean)
     }
 
-    /// Builds a table of changes, sorted by absolute size in descending order.
+    /// Builds a table of changes, sorted by the absolute value of the change in descending order.
     fn comparison_table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
         names.sort();

@@ -115,7 +115,7 @@ fn parse_streams(text: &str) -> Result<Streams> {
     }
 }
 
-/// A change to the run, resolved to the work and calls that it affects.
+/// A change to the run, with the GPU work and the calls that it affects.
 pub(super) struct Change {
     pub(super) edit: Edit,
     /// Description of the change in words.
@@ -237,7 +237,8 @@ pub(super) fn waiting_calls(path: &CriticalPath, is_selected: impl Fn(ContextId)
     })
 }
 
-/// Selects the calls that wait for GPU work and whose stack matches `regex`. Stacks are written as in folded files.
+/// Selects the calls that wait for GPU work and whose stack matches `regex`. For the comparison with `regex`, stacks
+/// are written as in folded files.
 pub(super) fn waiting_calls_under(path: &CriticalPath, profile: &Profile, regex: &Regex) -> Selection {
     waiting_calls(path, |context| regex.is_match(&folded_stack(profile, context)))
 }

@@ -22,8 +22,8 @@ pub(super) struct FoundRank {
     /// Collectives of the rank, sorted by start, each with the index of its instruction. The time of a collective is
     /// the time in the rank's file plus `shift`.
     collectives: Vec<(TimedCollective, u32)>,
-    /// Time in ns that is added to the times in the rank's file, because the files of the ranks have different time
-    /// bases.
+    /// Time in ns that is added to the times in the rank's file. It is needed because the files of the ranks have
+    /// different time bases.
     shift: i64,
 }
 
@@ -146,7 +146,7 @@ fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<
         .map(|(rank, ahead)| first.saturating_sub(ahead_of_job(rank)).saturating_sub(*ahead));
     let shifts: Vec<i64> = shifts.collect();
     // Times are unsigned numbers, so they cannot be negative. If a rank begins before the first rank's time 0, the
-    // times of all ranks are therefore increased.
+    // times of all ranks are increased by the same amount, so that no time is negative.
     let starts = ranks.iter().zip(&shifts).map(|(rank, shift)| {
         i64::try_from(rank.found.path.window().0).unwrap_or(i64::MAX).saturating_add(*shift)
     });

@@ -76,7 +76,7 @@ impl FoundPath {
         mut rows: S,
         console: Console,
     ) -> Result<(Explained, S)> {
-        // Every part of the path needs its stack. Therefore `options` has no memory limit, because a limit would drop
+        // Every part of the path needs a stack. Therefore `options` has no memory limit, because a limit would drop
         // stacks.
         let explained = explain_opened(input, input.open()?, options, console, &mut rows)?;
         remark_on_missing_work(input, &explained.profile, console);

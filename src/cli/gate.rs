@@ -1,5 +1,5 @@
 //! `gpuflame diff BASE... --new NEW...`: compares several runs before a change with several runs after it. The
-//! comparison results in a verdict and a table. Each verdict has its own exit code. The table has one row for each
+//! comparison results in a verdict and a table. Each verdict has a different exit code. The table has one row for each
 //! total, step, kernel, stack and idle cause.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Creates the line above the tables on a terminal. The line has the program, the busy share of the program's GPUs, and
-//! the time to which this share refers.
+//! Creates the line that is shown above the tables on a terminal. The line has the program, the busy share of the
+//! program's GPUs, and the time to which this share refers.
 
 use super::input::Source;
 use gpuflame_export::run_facts;

@@ -173,8 +173,8 @@ fn device_table(explained: &Explained) -> Table {
     table
 }
 
-/// Returns the table with the times of start-up, steady part and shutdown, which add up to the whole window. Returns
-/// `None` if the run has no steady part. If idle time is unknown, the cells for idle time are empty.
+/// Returns the table with the times of start-up, steady part and shutdown. The three times add up to the whole window.
+/// Returns `None` if the run has no steady part. If idle time is unknown, the cells for idle time are empty.
 fn part_table(explained: &Explained) -> Option<Table> {
     let profile = &explained.profile;
     let steady = profile.steady()?;

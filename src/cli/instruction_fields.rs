@@ -263,7 +263,7 @@ fn add_fill(fields: &mut Fields<'_>, fill: &SetDetail, is_recording: bool) {
     }
 }
 
-/// Writes the first line of JSON Lines output, which has facts about the file.
+/// Writes the first line of JSON Lines output. This line has facts about the file.
 pub(super) fn write_json_head(
     source: &Source,
     clock: Clock,

@@ -342,7 +342,7 @@ impl Shown<'_> {
         ]
     }
 
-    /// Describes an instruction that is not a kernel, copy or fill.
+    /// Describes an instruction other than a kernel, copy or fill.
     fn what(&self, instruction: &Instruction<'_>) -> String {
         let event = |event: Option<EventId>| event.map(|event| format!("event {}", event.0));
         match instruction.detail {

@@ -174,7 +174,7 @@ fn create_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| Error::from(error).within(folder.display()))
 }
 
-/// Returns the part of the execution trace's file name that the names of its output files contain.
+/// Returns the part of the execution trace's file name that is used in the names of the output files.
 fn tag(et: &Source) -> String {
     let Source::File(path) = et else { return "stdin".to_owned() };
     let name = path.file_name().map_or_else(|| "et".to_owned(), |name| name.to_string_lossy().into_owned());
@@ -184,7 +184,7 @@ fn tag(et: &Source) -> String {
     if tag.is_empty() { "et".to_owned() } else { tag.to_owned() }
 }
 
-/// Prints remarks on properties of the traces that make the result doubtful.
+/// Prints remarks on properties of the traces that make the combined trace doubtful.
 fn print_doubts(et: &Source, linked: &LinkedTrace<'_>, console: Console) {
     let coverage = &linked.coverage;
     let remark = |what: String| console.remark(format!("{et}: {what}"));

@@ -109,7 +109,7 @@ impl Weight {
 #[derive(Default)]
 struct CpuStacks {
     stacks: Vec<Stack>,
-    /// Distinct stacks, with `;` between frames.
+    /// Distinct stacks, whose frames are separated by `;`.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
     /// Ids of stacks, keyed by the raw bytes of the stack in the file. A job launches from few call sites, so this
@@ -356,8 +356,8 @@ fn numeric_id(id: Id<'_>) -> Option<i64> {
 
 type WeightedLines = BTreeMap<String, Weight>;
 
-/// Returns one line for every stack with the GPU work of its launch, followed by lines for the work without a stack.
-/// The returned lines therefore include all GPU time.
+/// Returns one line for every stack, with the GPU work of the stack's launch. Lines for GPU work without a stack
+/// follow. The returned lines therefore include all GPU time.
 fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>]) -> WeightedLines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&FramedWork>| {

@@ -21,8 +21,8 @@ pub(super) fn open_in_browser(file: &Path, console: Console) {
     console.remark(format_args!("{why}; open {} in a browser", file.display()));
 }
 
-/// Whether `xdg-open` exits successfully or keeps running. On a machine without a desktop environment, `xdg-open` keeps
-/// running, because it replaces itself with the browser.
+/// Whether `xdg-open` exits successfully or keeps running. On a machine without a desktop environment, `xdg-open`
+/// replaces itself with the browser and therefore keeps running.
 fn is_shown(mut child: Child) -> bool {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     loop {

@@ -1,5 +1,5 @@
-//! Defines the properties of the destination of text output. A terminal has a width and possibly colours. A pipe or
-//! file gets every column and complete names.
+//! Defines the properties of the destination of text output. A terminal has a width and possibly colours. Text for a
+//! pipe or file has every column and complete names.
 
 use std::io::{IsTerminal, stdout};
 

@@ -132,7 +132,8 @@ impl<'a> PathNames<'a> {
     /// Returns the innermost function of the user's code in the stack of a part.
     pub(super) fn function(self, part: &PathPart) -> Option<String> {
         match self.site(part)? {
-            // For the time between two calls, it is only known that the function that made the second call was running.
+            // For the time between two calls, returns the function that made the second call, because only this
+            // function is known to have been running.
             SampleSite::Between { before, .. } => self.executed(SampleSite::Context(before)),
             site => self.executed(site),
         }

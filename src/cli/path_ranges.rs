@@ -242,7 +242,8 @@ fn timed_ranges(found: &FoundPath) -> Vec<Occurrence> {
         .collect()
 }
 
-/// Returns the ranges that are frames in the stacks of calls. The times of the ranges are derived from the calls.
+/// Returns the ranges that are frames in the stacks of calls. The start and end of such a range are derived from the
+/// times of the calls.
 fn ranges_of_calls(profile: &Profile, calls: &[HostCall]) -> Vec<Occurrence> {
     let mut names_of: HashMap<ContextId, Vec<Arc<str>>> = HashMap::new();
     let mut threads: BTreeMap<ThreadId, Vec<&HostCall>> = BTreeMap::new();

@@ -145,7 +145,7 @@ pub(super) enum SameJob {
     /// All sources are recordings with a file that lists their set (`x.set.json`), so each process has the rank that
     /// its launcher gave it.
     Recorded,
-    /// Only the contents of the sources can show that the sources are ranks of one job.
+    /// There is no other evidence, so only the contents of the sources can show that they are ranks of one job.
     Unknown,
 }
 

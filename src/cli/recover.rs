@@ -76,7 +76,7 @@ impl Recover {
 
 /// Result of recovering the output files of a process.
 pub(super) struct Recovered {
-    /// Report that the process would have sent to `gpuflame run` (`GPUFLAME_REPORT`).
+    /// Report that the process would have written for `gpuflame run` (`GPUFLAME_REPORT`) at its exit.
     pub(super) report: String,
     /// Number of files that could not be written. The errors for files that could not be written have already been
     /// printed.

@@ -28,7 +28,7 @@ pub(super) struct Times {
     pub(super) idle: Sums,
 }
 
-/// Values and facts of a run that comparisons need.
+/// Values and facts of a run that are needed to compare it with other runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunValues {
     pub(super) source: String,

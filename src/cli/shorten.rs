@@ -1,5 +1,5 @@
-//! Cuts names, stacks and paths to a width. Different texts remain different after they are cut, because the part in
-//! which the texts differ is kept. A cut stack also keeps the frames of the user's own code.
+//! Cuts names, stacks and paths to a width. Texts that differ still differ after they are cut, because the part in
+//! which they differ is kept. A cut stack also keeps the frames of the user's own code.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -75,8 +75,8 @@ pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<V
     }
 }
 
-/// Returns the names without the folders of files. A name keeps its folders if it would otherwise become equal to
-/// another name.
+/// Returns the names without the folders of the files in them. A name keeps its folders if it would otherwise become
+/// equal to another name.
 fn names_without_folders<'a>(texts: &[Text<'a>]) -> Vec<Cow<'a, str>> {
     let mut owners: HashMap<Cow<'a, str>, BTreeSet<&'a str>> = HashMap::new();
     for text in texts {
@@ -260,7 +260,7 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
         }
         if joined(&frames, &kept).width() > width {
             if kept.len() == 1 {
-                // In a column this narrow, not even the most important frame fits together with the gaps before and
+                // In a very narrow column, not even the most important frame fits together with the gaps before and
                 // after it.
                 let (before, after) = (if at > 0 { "...;" } else { "" }, if at < last { ";..." } else { "" });
                 let frame = &frames[at];

@@ -1,5 +1,5 @@
-//! Builds the tables that show the slack of each kernel and each direction of copies. Slack is the time by which work
-//! may end later without the run ending later.
+//! Builds the tables that show the slack of each kernel and each direction of copies. Slack is the maximum time by
+//! which work can be delayed without delaying the end of the run.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

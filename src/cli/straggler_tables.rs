@@ -15,7 +15,7 @@ pub(super) enum Basis {
     Ranks(RankFacts),
 }
 
-/// Returns the sentence that is printed above the tables. The sentence contains the slowdown.
+/// Returns the sentence that is printed above the tables. The sentence contains the slowdown of the job.
 pub(super) fn answer(model: &JobModel, report: &SlowdownReport) -> String {
     let (replicas, stages, steps) = model.size();
     let workers = replicas * stages;

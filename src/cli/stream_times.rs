@@ -31,8 +31,8 @@ pub(super) fn check_durations(
     clamped_table(TABLE, &explained.profile, &order)
 }
 
-/// Checks the order of the activities in `spans` on their streams. Prints a remark if durations are impossible, and
-/// another remark if some activities were not checked.
+/// Checks whether the activities in `spans` ran one after another on their streams. Prints a remark if durations are
+/// impossible, and another remark if some activities were not checked.
 pub(super) fn check_order(
     source: &Source,
     explained: &Explained,

@@ -85,7 +85,7 @@ impl Table {
         &self.rows
     }
 
-    /// Returns the totals. Returns `None` for a table with one row, which needs no totals.
+    /// Returns the totals. Returns `None` for a table with one row, because such a table needs no totals.
     pub(super) fn total(&self) -> Option<&[Cell]> {
         self.total.as_deref().filter(|_| self.rows.len() > 1 || self.left_out > 0)
     }

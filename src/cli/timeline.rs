@@ -1,4 +1,4 @@
-//! `gpuflame timeline`: draws one line of letters per stream, which shows the state of the stream over time.
+//! `gpuflame timeline`: draws one line of letters per stream. The letters show the state of the stream over time.
 
 use clap::Args;
 

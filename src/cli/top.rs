@@ -319,8 +319,8 @@ impl Top {
     }
 }
 
-/// Returns the innermost frame of the user's own code in the stack of a sample site. If a table cuts the stack, it
-/// keeps the innermost frame of the user's own code.
+/// Returns the innermost frame of the user's own code in the stack of a sample site. If a table cuts the stack, the
+/// innermost frame of the user's own code is kept.
 pub(super) fn own_frame(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     executed_line(profile, site, names).map(|line| line.function)
 }
@@ -671,8 +671,8 @@ fn known_kind(word: &'static str) -> Option<&'static str> {
     Some(word).filter(|word| *word != MemoryKind::UNKNOWN.label())
 }
 
-/// Returns a table of the delays between the launching call and the start on the GPU. The table has one row per name of
-/// GPU work, sorted by total delay, largest first.
+/// Returns a table of launch delays: the times from the launching call to the start of the work on the GPU. The table
+/// has one row per name of GPU work, sorted by total delay, largest first.
 fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);

@@ -87,8 +87,9 @@ fn host() -> String {
 }
 
 /// Replaces the macros in `prefix`, which may be non-UTF-8. Unknown macros are left unchanged. The macros `%n` and `%w`
-/// are also left unchanged. [`Outputs`] replaces them later, when the existing files and the window are known. A `/` in
-/// the value of a macro is replaced by `_`, because a value is a part of a file name and cannot contain folders.
+/// are also left unchanged. [`Outputs`] replaces `%n` and `%w` later, when the existing files and the window are known.
+/// A `/` in the value of a macro is replaced by `_`, because a value is a part of a file name and cannot contain
+/// folders.
 pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();

@@ -143,7 +143,7 @@ impl WindowPlan {
     }
 
     /// Returns the number of the cycle whose window is open at the time `elapsed` after the beginning of the run.
-    /// Returns `None` if no window is open at that time.
+    /// Returns `None` if no window is open at the time `elapsed`.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
         let (cycle, within) = match self.length() {

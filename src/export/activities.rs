@@ -62,7 +62,7 @@ const HEADER: [&str; 34] = [
 #[derive(Debug)]
 pub struct ActivityTable<W: Write> {
     out: csv::Writer<W>,
-    /// Function that converts a kernel's symbol to the name in the table.
+    /// Function that converts a kernel's symbol to the name that the table shows.
     show: fn(&str) -> String,
     names: IdMap<NameId, String>,
     /// Whether `keep_kernels` dropped names.

@@ -74,8 +74,9 @@ pub fn line(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
 }
 
-/// Whether the name is clean, as nearly all names are. Testing the bytes takes a tenth of the time of testing the
-/// characters. The loop does not stop at the first unclean byte, so that the compiler can compare many bytes at once.
+/// Whether the name is already clean. Nearly all names are clean. Testing the bytes takes a tenth of the time of
+/// testing the characters. The loop does not stop at the first unclean byte, so that the compiler can compare many
+/// bytes at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);
     is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))

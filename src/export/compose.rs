@@ -228,7 +228,7 @@ fn between(
         let text = format!("[between {} and {}]", first[0].text, second[0].text);
         return [ComposedFrame::new(ShownFrameKind::Call, text)].into_iter().chain(ranges).collect();
     }
-    // The stacks of two threads share no frames, because each function call runs on one thread.
+    // The stacks of two different threads share no frames, because each function call runs on only one thread.
     let shared = match thread {
         None => profile.pause(after, before).unwrap_or_default(),
         Some(_) => SharedFrames::default(),

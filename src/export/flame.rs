@@ -1,5 +1,5 @@
-//! Builds the tree of a flame graph. Each node represents a path of frames from the root. A node has a weight of its
-//! own if a stack ends at the node.
+//! Builds the tree of a flame graph. Each node represents a path of frames from the root. If a stack ends at a node,
+//! the node has a weight of its own.
 //!
 //! The tree is built once per file. Stacks that begin with the same frames share the nodes of these frames. A frame
 //! takes only 4 bytes if no stack ends or branches off at this frame. Writing the stacks needs memory for the tree and
@@ -25,9 +25,9 @@ pub struct Flame {
     labels: Labels,
     /// Tree whose symbols are labels (indexes of texts).
     tree: PrefixTree,
-    /// Data of the tree's nodes, indexed by [`NodeId::index`].
+    /// Weights and children of the tree's nodes, indexed by [`NodeId::index`].
     nodes: Vec<FlameNode>,
-    /// All nodes. Siblings are next to each other and sorted by name.
+    /// All nodes. The children of a node are next to each other and sorted by name.
     order: Vec<NodeId>,
 }
 

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use super::options::NameFolding;
 use gpuflame_model::profile::ShownFrameKind;
 
-/// Words that show that the number after the word is a counter.
+/// Words that identify the number after them as a counter.
 const COUNTER_WORDS: [&str; 12] = [
     "step",
     "iter",

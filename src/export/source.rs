@@ -39,7 +39,8 @@ pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> O
 pub struct ExecutedLine {
     /// Path of the source file, or the part of the path that is known.
     pub file: String,
-    /// Line number. Traces of other tools contain only the first line of a function, so the line number is that line.
+    /// Line number. Traces of other tools contain only the first line of a function. For such traces, the line number
+    /// is the number of that line.
     pub line: u32,
     /// Name of the function that contains the line, as shown in its frame.
     pub function: String,

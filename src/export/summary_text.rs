@@ -645,7 +645,7 @@ mod tests {
         sketch.stats(GEMM, 0, 9, 900_000, 0).stats(RELU, 0, 9, 400_000, 0);
         sketch.stats(Work::Set, 0, 1, 200_000, 0).stats(Work::Copy(CopyKind::DTOH), 0, 1, 100_000, 0);
         let profile = sketch.done();
-        // Copies to the GPUs take 8.4 of 10 ms.
+        // In this test, copies to the GPUs take 8.4 ms of 10 ms of GPU time.
         let expected = "GPU work 10.000 ms: 84.0 % HtoD copies (18 x 466.666 us), 9.0 % gemm (9 x 100.000 us), \
                         4.0 % relu (9 x 44.444 us), 3.0 % in 2 more";
         assert_eq!(work_line(&profile).unwrap(), expected);

@@ -153,8 +153,8 @@ fn push_share(text: &mut String, nanos: u64, total: u64) {
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));
     text.push('.');
-    // Adding 10,000 puts a digit in front, so that leading zeros are kept. The additional digit in front is removed
-    // from the formatted text.
+    // Adding 10,000 puts an additional digit in front of the four decimals, so that their leading zeros are kept. The
+    // additional digit in front is removed from the formatted text.
     text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 

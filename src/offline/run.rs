@@ -48,7 +48,7 @@ pub struct ReadOptions {
     /// Whether the squares of durations are also summed for each stack and kernel. The comparison of two runs needs the
     /// sums of the squares of durations. Default: false.
     pub has_squares: bool,
-    /// Whether the named ranges of a trace and their times are returned too. Default: false.
+    /// Whether the named ranges of a trace are also returned, with their times. Default: false.
     pub ranges: bool,
     /// Traces that were recorded during the capture of CUDA graphs that this run launches. GPU work in these graphs is
     /// attributed to the stacks in the traces. Default: none.
@@ -185,7 +185,7 @@ impl Run {
         &self.ledger
     }
 
-    /// Writes `view` in the given format.
+    /// Writes a view of the run in the given format.
     ///
     /// # Errors
     /// Fails if writing to `out` fails, or with `Setting` if the format needs single activities instead of sums.

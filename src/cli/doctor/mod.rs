@@ -341,7 +341,8 @@ fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckR
     lines
 }
 
-/// Returns the recordings in `folder` that have no end row, which means that their processes did not finish them.
+/// Returns the recordings in `folder` that have no end row. A recording without an end row was not finished by its
+/// process.
 fn find_unfinished_recordings(folder: &Path) -> Vec<PathBuf> {
     let files = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let recordings = files.filter(|path| path.extension().is_some_and(|ending| ending == "gfr"));

@@ -1,4 +1,4 @@
-//! `gpuflame mcp`: a server for the Model Context Protocol, through which an AI agent uses the other verbs.
+//! `gpuflame mcp`: a server for the Model Context Protocol. Through this server, an AI agent uses the other verbs.
 //!
 //! Each tool of the server is a verb of `gpuflame`. A tool call runs this program again with the tool's verb, and
 //! returns the verb's output. Therefore an agent gets the same answers and the same error messages as a person. No tool

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_last_rows_of_the_longest_tables_are_left_out_and_counted() {
-        // A row has 6 + 17 + 20 + 1,000 + ... bytes, so 50 to 60 rows have 60,000 bytes.
+        // In this test, a row has 6 + 17 + 20 + 1,000 + ... bytes, so 50 to 60 rows have 60,000 bytes.
         let tables =
             serde_json::json!({"few": rows(3, "x"), "many": rows(100, &"y".repeat(1000)), "schema": 1});
         let (text, remark) = shorten(written(&tables), true);

@@ -1,5 +1,5 @@
-//! Defines the tools of the MCP server: verbs with a description and parameters for an agent. The verb's own help texts
-//! describe its options.
+//! Defines the tools of the MCP server: verbs with a description and parameters for an agent. The options of a verb are
+//! described by the verb's own help texts.
 
 use std::any::TypeId;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Adds to sentences of the page what their percentages refer to, and cuts long texts.
+//! Adds to the sentences of the page what the percentages in them refer to. Also cuts long texts.
 
 /// Adds to a sentence about idle time or GPU work what the sentence's percentages refer to: `idle 3 ms: 70.0 % host
 /// late` becomes `idle 3 ms, of which 70.0 % host late`. `part` is the part of the run to which shares of time refer.

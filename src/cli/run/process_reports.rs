@@ -38,9 +38,9 @@ const MAX_RANK_BYTES: u64 = 128 << 20;
 /// nested run adds two levels of folders.
 const MAX_DEPTH: u32 = 8;
 /// Maximum total time to wait for processes whose environment is temporarily empty. A process has no environment during
-/// an `exec`, while the Linux kernel reads the start of the program from the disk. The limit applies to all processes
-/// together, so several processes that were really started with an empty environment do not each wait for the full
-/// time.
+/// a part of an `exec`: while the Linux kernel reads the start of the new program from the disk. The limit applies to
+/// all processes together, so several processes that were really started with an empty environment do not each wait for
+/// the full time.
 const EXEC_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum size in bytes of the environment with which Linux starts a program.
 const MAX_ENVIRONMENT_BYTES: usize = 6 << 20;

@@ -1,6 +1,6 @@
-//! Reads the settings file of `gpuflame run`: the file of `--config FILE`, or `gpuflame.toml` in the working folder. A
-//! key is the name of an environment variable in lower case and without the prefix (`duration = 2.5`). If the library
-//! would ignore a value with a warning, this module reports an error before the command is run.
+//! Reads the settings file of `gpuflame run`. This is the file that `--config FILE` names, or otherwise `gpuflame.toml`
+//! in the working folder. A key is the name of an environment variable in lower case and without the prefix (`duration
+//! = 2.5`). If the library would ignore a value with a warning, this module reports an error before the command is run.
 
 use std::collections::HashMap;
 use std::fs;

@@ -27,16 +27,16 @@ pub(crate) struct Answers {
     pub(crate) not_recorded: Vec<(String, String)>,
 }
 
-/// Maximum mean length of a gap, in ns, at which a run is called launch-bound. If the mean gap is longer, the run is
-/// called host-bound, because the host spent time on things other than launching work.
+/// A run is called launch-bound if the mean length of its gaps, in ns, is at most this value. If the mean gap is
+/// longer, the run is called host-bound, because the host spent time on things other than launching work.
 const LAUNCH_GAP_NANOS: u64 = 50_000;
-/// Minimum busy share, in percent, at which a run is called bound by GPU work.
+/// A run is called bound by GPU work if its busy share, in percent, is at least this value.
 const BUSY_PERCENT: f64 = 90.0;
-/// Minimum cost of late kernels, in percent of the measured part, at which the sentence `bound by GPU work` is left
+/// If late kernels cost at least this share of the measured part, in percent, the sentence `bound by GPU work` is left
 /// out.
 const LOST_PERCENT: f64 = 5.0;
 /// Minimum difference between the time in which any work ran and the time in which kernels ran, in percent. If the
-/// difference is at least this large, a sentence states the time in which kernels ran.
+/// difference is at least this large, the summary has a sentence about the time in which kernels ran.
 const COPYING_PERCENT: f64 = 3.0;
 /// Ids of findings about kernels that start late, or about a GPU that has less work than other GPUs. A GPU without
 /// kernels may count as busy because it copies data.

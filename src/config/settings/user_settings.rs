@@ -122,7 +122,7 @@ pub struct Settings {
     /// Additional destination for text in the format of the CUPTI tracer in eunomia's tutorial; `None`: no such text is
     /// written.
     pub trace_file: Option<TraceFile>,
-    /// Whether recording is disabled. The setting applies no matter how gpuflame was loaded into the process.
+    /// Whether recording is disabled. This setting applies regardless of how gpuflame was loaded into the process.
     pub disable: bool,
     /// Whether recordings and exports contain the program's command line.
     pub command_line: bool,

@@ -154,7 +154,8 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 
     fn activity(&mut self, activity: &Activity, origin: Origin) {
-        // A call whose stack is unknown is not written, because readers of the file would give the call a wrong stack.
+        // If the stack of a call is unknown, the call is not written, because readers of the file would show a wrong
+        // stack for it.
         if let Some(launched) = self.matched.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(activity.correlation, launched, launched.duration.into(), "");
             self.events.flow_start(activity.correlation.0.into(), thread, launched.time);
@@ -217,8 +218,8 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 }
 
-/// Frames that have been written to `stackFrames` so far. A frame that several stacks share on the root side is written
-/// once.
+/// Frames that have been written to `stackFrames` so far. If several stacks begin with the same frames, these frames
+/// are written only once.
 #[derive(Default)]
 struct WrittenFrames {
     texts: HashMap<String, u32>,

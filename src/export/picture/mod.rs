@@ -86,8 +86,8 @@ pub const MIN_WIDTH_FRACTION: u64 = 10_000;
 /// Width of the picture if no script runs, and width of the margin at both sides, in pixels.
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 10.0;
-/// Width in pixels of a character in frames. The font is 12 pixels high, and the characters of common monospaced fonts
-/// are 0.6 times as wide as high.
+/// Width, in pixels, of a character in the text of a frame. The font is 12 pixels high, and the characters of common
+/// monospaced fonts are 0.6 times as wide as high.
 const CHAR_WIDTH: f64 = 7.2;
 /// Space between two frames, and minimum width of a frame that has such a space, in pixels. Narrower frames have no
 /// space between them, because the space would make such frames look too pale.
@@ -293,7 +293,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// Text that is escaped for XML when it is displayed. The escaped text is valid between tags and in attributes.
+/// Text that is escaped for XML when it is written. The escaped text is valid between tags and in attributes.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {

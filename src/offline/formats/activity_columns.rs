@@ -85,7 +85,7 @@ pub(super) enum TextKey {
     Call(ContextId),
     /// Name of the thread to which a launch context belongs.
     ThreadName(ContextId),
-    /// Stack in a launch context.
+    /// The stack of a launch context.
     Stack(ContextId),
     /// Stack of a graph node: the launch, `[graph]` and the stack that created the node.
     SampleSite(SampleSite),

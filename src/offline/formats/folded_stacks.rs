@@ -124,7 +124,8 @@ fn read(text: &str) -> (ShownFrameKind, usize) {
     }
 }
 
-/// Writes folded stacks that do not belong to a profile. Times are in nanoseconds or microseconds, as `unit` selects.
+/// Writes folded stacks that do not belong to a profile. `unit` selects whether times are written in nanoseconds or
+/// microseconds.
 ///
 /// # Errors
 /// Fails if writing to `out` fails.

@@ -76,9 +76,9 @@ impl Operators {
         thread.operators.at(time).or_else(|| thread.annotations.at(time))
     }
 
-    /// Returns the External id of the operator that made a call. The look-up uses the time at the middle of the call,
-    /// because a call may begin only 150 ns after its operator. The clock of the call's times and the clock of the
-    /// operator's times differ by nearly 150 ns.
+    /// Returns the External id of the operator that made a call. The operator is looked up at the middle of the call,
+    /// and not at its beginning, because a call may begin only 150 ns after its operator. The clock of the call's times
+    /// and the clock of the operator's times differ by nearly 150 ns.
     pub(super) fn around(&self, process: u32, thread: ThreadId, begun: Nanos, nanos: u64) -> Option<u64> {
         self.external_id(process, thread, Nanos(begun.0.saturating_add(nanos / 2)))
     }

@@ -61,7 +61,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
         let (full, columns) = sync_channel(MAX_READY_COLUMNS);
         let preparing = scope.spawn(move || prepare_columns(profile, events, &full));
         let written = write_columns(&mut writer, &columns);
-        // If writing failed, dropping the receiver makes the second thread stop at its next column.
+        // If writing failed, the receiver is dropped, so the second thread stops at the next column that it prepares.
         drop(columns);
         preparing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         written

@@ -203,8 +203,8 @@ fn build_profile(profile: &Profile, view: &View, options: &Options) -> proto::Pr
     }
 }
 
-/// Returns the values of a sample. `pending` is the frame index for launches without an activity, if launches without
-/// an activity are counted separately.
+/// Returns the values of a sample. `pending` is the index of the frame for launches without an activity; `None` if such
+/// launches are not counted separately.
 fn sample_values(sample: &StackRow, view: &View, pending: Option<Option<u32>>) -> Vec<i64> {
     let shown = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let mut values: Vec<i64> = sample.values[..view.values.len()].iter().map(|&value| shown(value)).collect();

@@ -186,8 +186,8 @@ impl SbtWriter<'_> {
     fn write_call(&mut self, call: &LaunchCall) {
         let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
         let caller = self.callers.get(call.launched.context);
-        // A call without a known stack gets no correlation id, because a reader of the file would assign a wrong stack
-        // to the call.
+        // If the stack of a call is unknown, the call gets no correlation id, because a reader of the file would assign
+        // a wrong stack to the call.
         let id = if call.has_stack() { call.id.0.into() } else { 0 };
         let name = clean::text(&caller.call);
         self.write_event(kind::LAUNCH, (time, duration), [0, 0, id], &name, (Some(&caller), None));

@@ -6,7 +6,8 @@ use gpuflame_export::frame::ComposedFrame;
 use gpuflame_export::{clean_frame, is_library_frame};
 use gpuflame_model::profile::{Profile, ShownFrameKind};
 
-/// Kind of a frame, which determines its colour on the page. The page's script uses the same codes.
+/// Kind of a frame, which determines its colour on the page. The page's script uses the same codes for the kinds of
+/// frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum NameKind {

@@ -174,8 +174,8 @@ mod tests {
     use super::super::tracks::Track;
     use super::*;
 
-    /// Returns a view with 3,000 functions below one root node. The functions take 1, 2, 3 ... ns, alternately on two
-    /// threads.
+    /// Returns a view with 3,000 functions below one root node. The functions take 1, 2, 3 ... ns, and run alternately
+    /// on two threads.
     fn views() -> ReportViews {
         let mut views = ReportViews::default();
         let mut name = |text: String| {

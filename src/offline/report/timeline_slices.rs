@@ -53,7 +53,7 @@ impl Slice {
 }
 
 /// Merges neighbouring slices if the merged slice, including gaps, lasts at most `resolution` ns. With a resolution of
-/// 0, all slices stay the same. Slices longer than the resolution are not merged, so they remain visible.
+/// 0, no slices are merged. Slices longer than the resolution are not merged, so they remain visible.
 pub(super) fn merged(slices: &[Slice], resolution: u64) -> impl Iterator<Item = Slice> {
     let mut left = slices.iter().copied().peekable();
     std::iter::from_fn(move || {

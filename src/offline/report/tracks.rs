@@ -7,7 +7,7 @@ use gpuflame_model::record::ThreadId;
 
 /// Maximum number of tracks on a page. Beyond this limit, the threads and streams of a GPU are merged.
 const MAX_TRACKS: usize = 2_000;
-/// Name of the thread that replaces merged threads.
+/// Name that is shown for threads that were merged.
 const OTHER_THREADS: &str = "other threads";
 
 /// Rank, GPU, stream and thread from which a value comes. A field of a track is `None` if the field's value is unknown.

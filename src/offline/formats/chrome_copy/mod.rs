@@ -69,10 +69,10 @@ pub struct ChromeCopy<'a> {
 /// The part of the JSON document at which the writer currently is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Properties before the events.
+    /// Properties of the JSON document that precede the list of events.
     Head,
     Events,
-    /// Properties after the events.
+    /// Properties of the JSON document that follow the list of events.
     Tail,
 }
 

@@ -95,8 +95,8 @@ fn write(
 struct InternedNames {
     events: BTreeMap<String, u64>,
     contexts: BTreeMap<(u32, u32), u64>,
-    /// Ids of queues (device, context, stream). The ids of stages (kernels, or kinds of other GPU work) follow the ids
-    /// of the queues.
+    /// Ids of hardware queues, keyed by (device, context, stream). The ids of stages (kernels, or kinds of other GPU
+    /// work) follow the ids of the queues.
     queues: BTreeMap<(u32, u32, u32), u64>,
     stages: BTreeMap<Work, u64>,
     kernels: BTreeMap<NameId, u64>,

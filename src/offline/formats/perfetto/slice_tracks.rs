@@ -39,7 +39,7 @@ const PROCESS: u64 = 1;
 /// Lowest id of an added track. The ids of thread tracks are below 2^32 + 2, so the two ranges of ids do not overlap.
 const FIRST_TRACK: u64 = 1 << 33;
 
-/// Ids of the added tracks.
+/// Assigns ids to the added tracks.
 #[derive(Default)]
 pub(super) struct TrackNumbers {
     used: u64,
