@@ -39,8 +39,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // The functions that are listed below have no symbol version. If an older glibc lacks such a function, the
-            // function's address is null, and the standard library works without the function.
+            // The functions that are listed below have no symbol version. If an older glibc lacks a function without a
+            // symbol version, the function's address is null, and the standard library works without the function.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },
@@ -53,7 +53,7 @@ fn main() -> io::Result<()> {
     if links_with_lld() {
         let map = format!("{}/versions.map", env!("CARGO_MANIFEST_DIR"));
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--version-script={map}")?;
-        // Merges identical functions, which makes the library 2 % smaller, because each crate has its own instances of
+        // Merges identical functions. This makes the library 2 % smaller, because each crate has its own instances of
         // generic functions. Merging is safe because Rust does not guarantee that different functions have different
         // addresses.
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--icf=all")?;

@@ -16,8 +16,8 @@ use gpuflame_os::stderr;
 
 use crate::GetExportTable;
 
-/// Environment variables that contain the path of a library to load. The CUDA driver (first variable) and NVTX (second
-/// variable) load that library during their first call.
+/// Environment variables that contain the path of a library to load. The CUDA driver reads the first variable, and NVTX
+/// reads the second variable. Each loads the named library during its first call.
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 // SAFETY: this constructor runs while the loader initialises this library, and uses only memory that the C library and
@@ -47,8 +47,8 @@ unsafe extern "C" {
 
 /// Adds variables to the environment while other threads may be reading it. `setenv` is not used, because it would free
 /// the list that other threads may be reading. This function installs a new list of variables and leaves the old list
-/// unchanged. If another thread adds a variable at the same moment, that variable is lost. (A program with several
-/// threads must not change the environment anyway.)
+/// unchanged. If another thread adds a variable at the same moment, the other thread's variable is lost. (A program
+/// with several threads must not change the environment anyway.)
 fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
     // SAFETY: The C library's variable `environ` is read and written as a whole.
     let list = unsafe { AtomicPtr::from_ptr(&raw mut environ) };
@@ -110,9 +110,9 @@ pub(crate) fn version_mismatch() -> Option<String> {
     })
 }
 
-/// If the application is linked against one copy of this library and the driver injects another copy, the linked copy
-/// owns the session. If this copy does not own the session, this function forwards the driver's call to the linked
-/// copy. Returns `false` if this copy of the library owns the session.
+/// The application may be linked against one copy of this library while the driver injects another copy. In this case,
+/// the linked copy owns the session. If this copy does not own the session, this function forwards the driver's call to
+/// the linked copy. Returns `false` if this copy of the library owns the session.
 pub(crate) fn forward_to_linked_copy() -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
     // SAFETY: a library that exports gpuflame_start exports this entry with this type.

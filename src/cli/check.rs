@@ -118,8 +118,8 @@ const GOOD_NEWS: [(&str, &str); 16] = [
 ];
 
 /// Returns the table cells for a check's finding. If a check found nothing and its name contains a negation, text
-/// output shows a sentence from `GOOD_NEWS` instead of `none` and the name. Output formats other than text always
-/// contain the name of the check.
+/// output shows a sentence from `GOOD_NEWS`. For all other checks that found nothing, it shows `none` and the check's
+/// name. Output formats other than text always contain the name of the check.
 fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
     let (count, share) = match finding.figures {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),

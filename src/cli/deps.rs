@@ -156,8 +156,8 @@ struct Drawn<'a> {
     zero: u64,
     /// Time ranges that are written, in chronological order. The time ranges do not overlap.
     shown: Vec<(u64, u64)>,
-    /// Two times in ns for each instruction or call: its time on the critical path, and the time that the run would
-    /// save if the instruction or call took no time.
+    /// Two times in ns for each instruction or call. The first is its time on the critical path. The second is the time
+    /// that the run would save if the instruction or call took no time.
     on_path: HashMap<What, (u64, u64)>,
     savings: &'a Savings,
 }

@@ -42,13 +42,13 @@ impl FoundPath {
         Self::read_with(input, &ReadOptions::default(), console)
     }
 
-    /// Does the same as `read`, and also reads the times of named ranges (such as NVTX ranges) if `ranges` is set.
+    /// Does the same as `read`. If `ranges` is set, also reads the times of named ranges, such as NVTX ranges.
     pub(super) fn read_for(input: &Source, ranges: bool, console: Console) -> Result<Self> {
         Self::read_with(input, &ReadOptions { ranges, ..ReadOptions::default() }, console)
     }
 
-    /// Does the same as `read`, but for replays. For a replay, the path has neither parts nor slack, and the states of
-    /// host threads while a GPU was idle are not read.
+    /// Does the same as `read`, but for replays. For a replay, the path has neither parts nor slack. The states of host
+    /// threads during the idle time of GPUs are not read either.
     pub(super) fn read_to_replay(input: &Source, console: Console) -> Result<Self> {
         let options = ReadOptions { without_host_states: true, ..ReadOptions::default() };
         let (explained, rows) = Self::read_rows(input, &options, InstructionRows::default(), console)?;

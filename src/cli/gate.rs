@@ -32,9 +32,9 @@ const SLOWER_WITHIN: u8 = 14;
 const MAX_COMPARED: usize = 100;
 /// Maximum ratio between the numbers of GPU operations in two runs that are both before, or both after, the change.
 const MAX_RATIO_WITHIN: f64 = 1.1;
-/// Maximum ratio between two medians: the median number of GPU operations in the runs before the change, and in the
-/// runs after it. The maximum ratio between the two sides is larger than the maximum ratio within a side, because a
-/// change that fuses kernels reduces the number of operations.
+/// Maximum ratio between two medians: the median number of GPU operations of the runs before the change, and that of
+/// the runs after the change. The maximum ratio between the two sides is larger than the maximum ratio within a side,
+/// because a change that fuses kernels reduces the number of operations.
 const MAX_RATIO_BETWEEN: f64 = 2.0;
 /// Maximum number of reasons that a sentence lists.
 const MAX_REASONS: usize = 3;
@@ -539,9 +539,9 @@ impl<'a> Sides<'a> {
                 .into_iter()
                 .map(|name| {
                     let value = |run: &RunValues| sums(run).get(name).copied().unwrap_or(0);
-                    // The change of a row is computed from logarithms. A name that is missing in a run has the time 0,
-                    // which has no logarithm. If a name is missing in a run, the change of the name's row is therefore
-                    // given as a share of all GPU work.
+                    // The change of a row is computed from logarithms. If a run lacks a name, the time of that name is
+                    // 0, and 0 has no logarithm. Therefore, if a run lacks a name, the change in the row of that name
+                    // is given as a share of all GPU work.
                     let whole = self.all().any(|run| value(run) == 0).then_some(("GPU work", work));
                     row(by, name.clone(), &value, whole)
                 })

@@ -2,7 +2,8 @@
 
 use super::table_output::Cell;
 
-/// Returns four cells: the durations before and after a change in ns, and their difference in ns and in percent.
+/// Returns four cells: the duration before the change in ns, the duration after the change in ns, and their difference
+/// in ns and in percent.
 pub(super) fn change_row(old: u64, new: u64) -> [Cell; 4] {
     let share = Cell::Share(percent_change(old, new));
     [Cell::Nanos(old), Cell::Nanos(new), Cell::Change(new as i64 - old as i64), share]

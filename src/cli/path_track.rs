@@ -37,8 +37,8 @@ fn slice(names: PathNames<'_>, before: Option<&PathPart>, part: &PathPart, savin
     TrackSlice { start: part.start, end: part.end, title, texts, numbers, ..TrackSlice::default() }
 }
 
-/// Returns the title of a slice. If the part is not the execution of the named kernel or call, the title begins with
-/// the part's class. Therefore a search for the name of a kernel finds the times at which the kernel ran.
+/// Returns the title of a slice. If a part is not the execution of the kernel or call in its title, the title begins
+/// with the part's class. Therefore a search for the name of a kernel finds the times at which the kernel ran.
 fn title(names: PathNames<'_>, part: &PathPart) -> String {
     let name = names.name(part);
     match part.class {

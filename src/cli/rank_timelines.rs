@@ -17,8 +17,7 @@ use gpuflame_offline::run::ReadOptions;
 /// Reads the ranks of a job. Returns the ranks sorted by rank number.
 ///
 /// # Errors
-/// Fails if a file cannot be read, has only sums, or contains work on several GPUs, or if the rank of a file is
-/// unknown.
+/// Fails if a file cannot be read, has only sums, contains work on several GPUs, or has an unknown rank.
 pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) -> Result<Vec<RankTimeline>> {
     let sources = flags.sources(inputs, console)?;
     if sources.is_empty() {

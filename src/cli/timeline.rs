@@ -47,8 +47,8 @@ pub(super) struct Timeline {
 const LETTERS: usize = 80;
 /// Distance, in letters, between two times in the line of times above the letters.
 const TICK_LETTERS: usize = 20;
-/// Letters for the times in which a stream runs GPU work. The letter depends on the share of the letter's time in which
-/// the stream ran: up to 25, 50, 75 or 100 %.
+/// Letters for the times in which a stream runs GPU work. Each letter represents a share of its column's time during
+/// which the stream ran: up to 25, 50, 75 or 100 %.
 const RUNNING: [char; 4] = [':', '+', '*', '#'];
 /// Legend that explains the letters.
 const LEGEND: &str =

@@ -303,8 +303,8 @@ fn context_frames(profile: &Profile, context: ContextId, names: NameFolding) -> 
     frames
 }
 
-/// Returns the frame that marks missing frames at the root of a stack. If the stack was assembled from two stacks,
-/// returns `None`, because the missing frames are not at the root.
+/// Returns the frame that marks missing frames at the root of a stack. Returns `None` if the stack was assembled from
+/// two stacks, because in such a stack the missing frames are not at the root.
 fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
     let label = profile.context(context)?.flags.label()?;
     let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));

@@ -35,8 +35,9 @@ fn shortened(name: &str) -> Option<String> {
     Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
 }
 
-/// Returns the short name of each of `names`, unless two names would have the same short name. If there are more than
-/// `MAX_NAMES` names, returns an empty map. A file with more names is only read by programs, so the names may be long.
+/// Returns the short names of `names`. If several names would have the same short name, their short names are left out.
+/// If there are more than `MAX_NAMES` names, returns an empty map. A file with more names is only read by programs, so
+/// the names may be long.
 pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {

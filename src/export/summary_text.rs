@@ -38,7 +38,7 @@ const MIN_SLOW_FACTOR: u64 = 5;
 /// Minimum duration of a step that is listed as slow, in percent of the total duration of all steps.
 const MIN_SLOW_PERCENT: f64 = 10.0;
 
-/// The summary writes "mostly" if less than this share of the copied bytes, in percent, is in pageable memory.
+/// If less than this share of the copied bytes, in percent, is in pageable memory, the summary writes "mostly".
 const MIN_ALL_PERCENT: f64 = 95.0;
 
 const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
@@ -730,7 +730,8 @@ mod tests {
         let expected = "GPU 0 busy 100.0 % of 900 ns, GPU 1 busy 12.5 % of 800 ns of steps, \
                         without 100 ns of start-up and 100 ns of shutdown";
         assert_eq!(busy_line(&complete_ledger(3), &profile), expected);
-        // The GPUs were busy for 1,000 of 1,700 ns, so the picture to open first is that of GPU time.
+        // In this test, the GPUs were busy for 1,000 of 1,700 ns, so the picture to open first is the picture of GPU
+        // time.
         let files = FILES.map(Path::new);
         assert_eq!(
             next_file_line(&profile, &files).unwrap(),

@@ -16,8 +16,8 @@ use gpuflame_model::record::Loss;
 /// A flame graph picture. If all frames have a width of 0, the picture contains the reason instead of frames.
 pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
 
-/// Maximum number of frames that are shown. `MAX_SHOWN_FRAMES` limits the size of the file (to about 1 MB) and the time
-/// to draw the picture, regardless of the number and depth of the stacks. For example, the default files of a program
+/// Maximum number of frames that are shown. Regardless of the number and depth of the stacks, `MAX_SHOWN_FRAMES` limits
+/// the size of the file (to about 1 MB) and the time to draw the picture. For example, the default files of a program
 /// with 2,000 stacks of 60 frames take less than 5 MB. The folded stacks take half of these 5 MB.
 const MAX_SHOWN_FRAMES: usize = 3_700;
 

@@ -1,4 +1,4 @@
-//! Checks the machine itself: the permission to sample, the Python on the PATH, and the free disk space.
+//! Checks the machine itself: the permission to take CPU samples, the Python on the PATH, and the free disk space.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -78,7 +78,8 @@ impl Mcp {
     }
 }
 
-/// Serves requests until the input ends, the client closes its end of the output, or SIGTERM, SIGINT or SIGHUP arrives.
+/// Serves requests until one of three events: the input ends, the client closes its end of the output, or SIGTERM,
+/// SIGINT or SIGHUP arrives.
 async fn serve(server: Server) -> Result<Outcome> {
     let closed = Arc::new(Notify::new());
     let out = Replies { out: tokio::io::stdout(), closed: Arc::clone(&closed) };

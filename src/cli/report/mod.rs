@@ -35,7 +35,7 @@ use job::Job;
 /// which needs four characters for three bytes.
 const MAX_DATA_BYTES: usize = 15_000_000 / 4 * 3;
 /// Maximum size in bytes of the timeline's slices within the compressed data. The compressed data also contains flame
-/// graphs and tables, so the slices must not fill it.
+/// graphs and tables, so the slices must leave room for them.
 const MAX_TIMELINE_BYTES: usize = MAX_DATA_BYTES / 3 * 2;
 /// Endings of compressed traces. In a file name, the ending of the trace format comes before the ending of the
 /// compression format.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// Maximum number of groups of steps per rank. If a rank has more steps than this, several consecutive steps form one
 /// group.
 const MAX_GROUPS: usize = 2_000;
-/// A step is slow if it takes at least this many percent longer than the median step of its kind.
+/// A step is slow if its duration exceeds the median duration of its kind of steps by at least this many percent.
 const SLOW_PERCENT: u64 = 20;
 
 /// Data about the steps of a rank.

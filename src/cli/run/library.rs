@@ -50,8 +50,8 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
 
 /// Returns the folder that contains this command's executable file.
 pub(crate) fn command_folder() -> PathBuf {
-    // Without /proc, the path of this program is known only from the data that the Linux kernel passed when it started
-    // the program.
+    // If /proc is not mounted, the path of this program is known only from the data that the Linux kernel passed to the
+    // program at its start.
     let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     command.parent().unwrap_or(Path::new(".")).to_owned()
 }

@@ -499,8 +499,8 @@ pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 type PathSetter = fn(&mut Settings, &OsStr);
 
-/// Settings whose value is a path, each with a function that sets the path to a non-UTF-8 value. Non-UTF-8 paths are
-/// valid, because a path is a sequence of bytes.
+/// Settings whose value is a path. Each setting is paired with a function that stores a path that is not UTF-8.
+/// Non-UTF-8 paths are valid, because a path is a sequence of bytes.
 pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),

@@ -98,8 +98,8 @@ pub struct Settings {
     pub cpu_timer: bool,
     /// Whether to record where threads that launch GPU work wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// Every `verify`-th stack is captured again by different methods, and the captured stacks are compared. 0: no
-    /// stack is verified.
+    /// Every `verify`-th stack is captured again by different methods, and the stacks are compared; 0: no stack is
+    /// captured again.
     pub verify: u32,
     /// Whether gpuflame calls an empty marker function for each launch, so that an external probe can read the launch's
     /// correlation id.

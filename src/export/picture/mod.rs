@@ -62,7 +62,7 @@ pub struct Picture<'a> {
     pub weights: Weights<'a>,
     /// Meaning of the colours.
     pub colors: Colors<'a>,
-    /// Whether the picture contains merged frames. The search cannot find the names of frames that were merged, and the
+    /// Whether the picture contains merged frames. If frames were merged, the search cannot find their names. The
     /// picture states this.
     pub has_merged: bool,
 }

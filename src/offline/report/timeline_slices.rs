@@ -1,10 +1,10 @@
 //! Merges neighbouring short slices in each row of the timeline, and packs the rows into bytes.
 //!
-//! The bytes of a row are five columns, each with one number per slice. The columns are: distance from the start of the
-//! previous slice; length; name; count minus 1; and length minus busy time. Numbers in the last column can be negative:
-//! a difference `d` is stored as `2 * d` if it is at least 0, and as `2 * |d| - 1` if it is negative. Every number is
-//! stored with seven bits per byte, lowest bits first. The highest bit of a byte is set if more bytes of the number
-//! follow. The page's script reads the columns in this order.
+//! The bytes of a row are five columns, each with one number per slice. The columns are: time from the start of the
+//! previous slice to the start of this slice; length; name; count minus 1; and length minus busy time. Numbers in the
+//! last column can be negative: a difference `d` is stored as `2 * d` if it is at least 0, and as `2 * |d| - 1` if it
+//! is negative. Every number is stored with seven bits per byte, lowest bits first. The highest bit of a byte is set if
+//! more bytes of the number follow. The page's script reads the columns in this order.
 
 use std::io::Write as _;
 

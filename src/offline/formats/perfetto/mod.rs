@@ -120,7 +120,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    /// Assigns ids to all names, stacks and source lines that the events refer to, and writes the table of ids.
+    /// Assigns ids to all names, stacks and source lines to which the events refer. Also writes the table of these ids.
     fn write_names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
         let activities = || events.activities().map(|event| event.activity);
         let names = &mut self.names;
