@@ -12,10 +12,11 @@ use std::{env, fs, io};
 const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
-/// A stub that is linked in place of one of glibc's libraries. Glibc 2.32 and 2.34 moved functions from other libraries
-/// into the C library. A stub exports the moved functions with the symbol versions that they had before the move.
-/// Without the stubs, the linker would find the moved functions in a newer glibc under newer symbol versions. Like any
-/// program with the old symbol versions, a library that is linked against the stubs also runs on newer systems.
+/// A stub library, against which this library is linked in place of one of glibc's libraries. Glibc 2.32 and 2.34 moved
+/// functions from other libraries into the C library. A stub exports the moved functions with the symbol versions that
+/// they had before the move. Without the stubs, the linker would find the moved functions in a newer glibc under newer
+/// symbol versions. Like any program with the old symbol versions, a library that is linked against the stubs also runs
+/// on newer systems.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,

@@ -121,9 +121,9 @@ static char *append_number(char *at, unsigned long number)
     return at;
 }
 
-/* Stores the device and the inode of the file that is open as descriptor 2. Returns 0 if the descriptor is closed or
- * the architecture is unknown. Uses a raw system call, because C libraries provide `fstat` under different names, and
- * these functions set errno. */
+/* Stores the device and the inode of the file that is open as descriptor 2. Returns 0 if descriptor 2 is closed or
+ * the architecture is unknown. Uses a raw system call, because C libraries provide `fstat` under different names,
+ * and these functions set errno. */
 static int look_at_stderr(unsigned long *device, unsigned long *inode)
 {
     unsigned long facts[32];

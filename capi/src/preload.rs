@@ -21,8 +21,8 @@ use crate::GetExportTable;
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 // SAFETY: this constructor runs while the loader initialises this library, and uses only memory that the C library and
-// the loader have set up. There may be other threads if another library, which was initialised before this library, has
-// created threads, or if a running program loads this library.
+// the loader have set up. Other threads may exist already, because a library that was initialised before this library
+// has created threads, or because a running program loads this library.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };

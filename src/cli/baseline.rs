@@ -1,9 +1,10 @@
 //! A baseline file stores the values of runs before a change. Later runs can then be compared with the stored values
 //! even if the recordings no longer exist.
 //!
-//! A baseline file is JSON. The first key of the file is `gpuflame_baseline`, whose value is the version of the format.
-//! The value of `runs` is a list with one object per run. Each object in `runs` contains the totals of one run. The
-//! values of `kernels` and `stacks` are objects that map each name to an array with one duration in ns per run.
+//! A baseline file contains a JSON object. The first key of the file is `gpuflame_baseline`, whose value is the version
+//! of the format. The value of `runs` is a list with one object per run. Each object in `runs` contains the totals of
+//! one run. The values of `kernels` and `stacks` are objects that map each name to an array with one duration in ns per
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;

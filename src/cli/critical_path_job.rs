@@ -128,8 +128,8 @@ impl JobReport {
         })
     }
 
-    /// Returns the tables, with at most `most` rows each. The tables include the list of the path's parts if `has_list`
-    /// is set.
+    /// Returns the tables, with at most `most` rows each. If `has_list` is set, one of the tables is the list of the
+    /// path's parts.
     pub(super) fn tables(&self, most: usize, has_list: bool) -> Vec<Table> {
         let find = |number: u32| {
             let (_, names, number) = self.found.instruction(number);

@@ -332,7 +332,7 @@ impl ComparedRun {
     }
 }
 
-/// Returns the breakdown of the time of all GPUs in ns. The breakdown includes idle time per cause if idle time is
+/// Returns the breakdown of the GPUs' total time, in ns. The breakdown includes idle time per cause if idle time is
 /// known.
 fn time_breakdown(profile: &Profile) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));

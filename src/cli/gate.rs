@@ -24,7 +24,7 @@ const FASTER: u8 = 10;
 const SLOWER: u8 = 11;
 const INCONCLUSIVE: u8 = 12;
 const INVALID: u8 = 13;
-/// Exit code of the verdict `slower` if the change is below `--fail-above`.
+/// Exit code of the verdict `slower` if the slowdown is below the limit of `--fail-above`.
 const SLOWER_WITHIN: u8 = 14;
 
 /// Maximum number of kernels, and of stacks, to compare. The kernels and stacks with the longest mean time on either

@@ -127,8 +127,8 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
     Ok(())
 }
 
-/// Writes each sentence on a new line, wrapped at the width of the page. The first sentence is the most important, so
-/// it is emphasized.
+/// Writes each sentence on a new line, wrapped at the width of the page. The first of these sentences is the most
+/// important, so it is emphasized.
 pub(super) fn write_sentences(sentences: &[String], page: Page, out: &mut dyn Write) -> Result<()> {
     let columns = page.columns.unwrap_or(usize::MAX);
     for (at, sentence) in sentences.iter().enumerate() {
@@ -428,8 +428,8 @@ fn text_kind(column: &str) -> TextKind {
     }
 }
 
-/// Returns the style of a cell. The style of a name depends on the kind of GPU work, and the style of a result on its
-/// severity.
+/// Returns the style of a cell. The style of a name depends on the kind of GPU work. The style of a check's result
+/// depends on the result's severity.
 fn style(cell: &Cell, column: &str) -> Style {
     match cell {
         Cell::Nothing => Style::Faint,

@@ -89,7 +89,7 @@ impl Merge {
     }
 }
 
-/// Weight of an output line, in each unit that the user can choose.
+/// Weight of an output line, in each of the units that the user can select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Weight {
     nanos: u64,
@@ -231,7 +231,8 @@ struct FramedWork {
 #[derive(Default)]
 struct GpuTrace {
     launches: Vec<Launch>,
-    /// Kernels in the order of the file, keyed by correlation id. Copies and fills are stored in the field `others`.
+    /// Kernels, keyed by correlation id; kernels with the same id are in the order of the file. Copies and fills are
+    /// stored in the field `others`.
     kernels: IdMap<u64, Vec<FramedWork>>,
     others: Vec<FramedWork>,
     frames: Vec<String>,
@@ -356,8 +357,8 @@ fn numeric_id(id: Id<'_>) -> Option<i64> {
 
 type WeightedLines = BTreeMap<String, Weight>;
 
-/// Returns one line for every stack, with the GPU work of the stack's launch. Lines for GPU work without a stack
-/// follow. The returned lines therefore include all GPU time.
+/// Returns one line for every stack, with the GPU work of the stack's launch. The lines for GPU work without a stack
+/// come last. The returned lines therefore include all GPU time.
 fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>]) -> WeightedLines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&FramedWork>| {

@@ -1,4 +1,5 @@
-//! Runs the verbs that need single activities on randomly damaged traces of other tools. No verb may panic.
+//! Runs the verbs that need single activities on randomly damaged traces of other tools. No verb may panic, regardless
+//! of the trace's contents.
 //!
 //! `GPUFLAME_MUTATIONS=10000 cargo test --release -p gpuflame-cli --bins mutated_traces` takes some minutes; CI runs
 //! only a few mutations. If a file makes a verb panic, the file is not deleted, and the test lists all such files at

@@ -5,7 +5,7 @@ use super::ranks::RankFlags;
 /// Returns the command that shows more about the finding with the id `id`. Returns `None` if a picture or table of idle
 /// time shows more. `file` is the file of the run, or of the rank that the finding is about. `files` are all files of
 /// the job. `file` and `files` are already quoted for a shell. `has_rows` states whether the files contain a row for
-/// every call. `ranks` determines how the files of a job are numbered.
+/// every call. `ranks` determines which ranks the files of a job get.
 pub(super) fn command_for(
     id: &str,
     is_bad: bool,

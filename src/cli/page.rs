@@ -51,8 +51,8 @@ impl Page {
         if !self.has_colors || style == Style::Plain || text.trim().is_empty() {
             return text.to_owned();
         }
-        // Blanks that align a column stay outside the escape codes, so that the blanks are neither underlined nor
-        // coloured.
+        // The blanks that align a column are written outside the escape codes, so that these blanks are neither
+        // underlined nor coloured.
         let inner = text.trim();
         let start = text.len() - text.trim_start().len();
         let (before, after) = (&text[..start], &text[start + inner.len()..]);

@@ -189,7 +189,7 @@ impl TimeSums {
         sums
     }
 
-    /// Returns the sum of all kinds of time, in ns.
+    /// Returns the sum of the times of all kinds, in ns.
     pub(super) fn total(&self) -> u64 {
         self.gpu + self.host + self.latency + self.unexplained
     }

@@ -201,8 +201,9 @@ pub(super) enum SameRank {
     Refused,
 }
 
-/// Name of the index file. The index is in the same folder as the files and contains the rank of each file: `{"a.json":
-/// 0, "b.json": 0, "c.json": 1}`. Files to which the index assigns the same rank are parts of one run.
+/// Name of the index file, which assigns ranks to files. The index is in the same folder as the files and contains the
+/// rank of each file: `{"a.json": 0, "b.json": 0, "c.json": 1}`. Files to which the index assigns the same rank are
+/// parts of one run.
 const INDEX_FILE: &str = "ranks.json";
 
 /// Returns the ranks that the index next to the files contains; `None` if there is no index or the index does not list

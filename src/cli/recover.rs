@@ -184,7 +184,7 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
 /// Count of different numbers that are tried in the names of the new files: 0 to 9999.
 const MAX_FILE_NUMBERS: u32 = 10_000;
 
-/// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If a path is taken, returns `NAME.1.svg` and so on, with the
+/// For `NAME.gfr`, returns the paths `NAME.svg` and so on. If a path is taken, returns `NAME.1.svg` and so on, with the
 /// same number in all paths. A path may be taken because a process was interrupted while it exited. A path may also be
 /// taken by another process with the same name. A process with the same name may have written only its recording so
 /// far, or may be writing its other files now.

@@ -1,4 +1,4 @@
-//! Reads the file `NAME.set.json`, which lists the output files that a process wrote into the same folder.
+//! Reads the file `NAME.set.json`. This file lists the output files that a process wrote into the same folder.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;

@@ -17,7 +17,7 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// Kind of a text. The kind determines which part of the text is kept.
+/// Kind of a text. The kind of a text determines which part of the text is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TextKind {
     /// A name. The beginning and the end of a name are kept.

@@ -50,7 +50,7 @@ pub(super) struct Table {
     name: &'static str,
     columns: &'static [&'static str],
     rows: Vec<Vec<Cell>>,
-    /// Totals over all rows, including rows that were left out. The totals are shown only on terminals.
+    /// Totals over all rows, including rows that were left out. The row of totals is shown only on terminals.
     total: Option<Vec<Cell>>,
     /// Number of rows that were left out because the table has a maximum number of rows.
     left_out: u64,

@@ -40,8 +40,8 @@ pub(super) fn parse_offset(text: &str) -> Result<i64> {
     parse_time(text, MICRO, true)
 }
 
-/// Parses a time with a unit. Returns the time as a decimal number of seconds, which `libgpuflame.so` can read. If the
-/// text has no unit, it is returned unchanged.
+/// Parses a time with a unit. Returns the time as a decimal number of seconds, because `libgpuflame.so` reads times in
+/// this form. If the text has no unit, it is returned unchanged.
 ///
 /// # Errors
 /// Returns `Setting` if a text with a unit is not a valid time.

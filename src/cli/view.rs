@@ -268,8 +268,8 @@ fn memory(detail: &Detail) -> [Cell; 2] {
     [from, to].map(|kind| if kind == MemoryKind::UNKNOWN { Cell::Nothing } else { kind.label().into() })
 }
 
-/// Describes the contents of a recording that this verb does not show: everything except activities. Returns `None` if
-/// the recording contains only activities.
+/// Describes the contents of a recording except its activities. This verb shows only activities. Returns `None` if the
+/// recording contains only activities.
 fn describe_unshown(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));

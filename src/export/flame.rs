@@ -58,7 +58,7 @@ impl Detail {
     pub const ALL: Self = Self { lightest: 0, max_depth: usize::MAX };
 
     /// Returns the number of frames that are shown in a run of `len` consecutive frames with the weight `total`.
-    /// `depth` is the number of frames between these frames and the root.
+    /// `depth` is the number of frames between the first of these frames and the root.
     fn shown(self, total: u64, depth: usize, len: usize) -> usize {
         match total.cmp(&self.lightest) {
             Ordering::Greater => len,
@@ -196,7 +196,7 @@ struct Level<'a> {
     /// Length in bytes of the text of the node's path, and number of frames in that path.
     path: usize,
     depth: usize,
-    /// Total weight and number of the omitted frames below this node.
+    /// Total weight and count of the frames below this node that are omitted.
     small: u64,
     merged: usize,
 }

@@ -204,8 +204,8 @@ pub fn idle_place(profile: &Profile, sample: &Sample) -> Option<String> {
     place_in_words(profile, sample.site, is_thread_there, |site| innermost(&StackEnd::at(profile, site)))
 }
 
-/// Returns a description of the place `site` where the host was, in the form of [`idle_place`]. `end` must return the
-/// end of the stack at a site.
+/// Returns a description of the place `site` where the host was, in the form of [`idle_place`]. The function `end` must
+/// return the end of the stack at a site.
 pub fn host_place(
     profile: &Profile,
     site: SampleSite,

@@ -4,7 +4,7 @@
 //! The column `kind` states what kind of data a row contains. The rows of the kinds `kernel`, `copy`, `set` and `graph`
 //! together contain all work that ran. A `missing` row counts a part of the work that ran: work whose time is missing,
 //! or work whose stack is missing for a stated reason. The `missing` row for launches without an activity is an
-//! exception, because these launches are not work that ran. A `lost` row counts losses that are in no other row. A
+//! exception, because these launches are not work that ran. A `lost` row counts lost data that no other row counts. A
 //! `unified` row is unified-memory traffic, which is in no other row. The CSV file contains no comments.
 
 use std::cmp::Reverse;

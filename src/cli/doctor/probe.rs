@@ -20,7 +20,7 @@ pub(super) struct ProbeAnswer {
     pub(super) driver: Option<u64>,
     pub(super) gpus: std::result::Result<Vec<String>, u64>,
     pub(super) cupti: Option<CuptiAnswer>,
-    /// Kind and message of CUPTI's refusal; `None` if CUPTI did not refuse.
+    /// Kind and message of the error with which CUPTI refused to record; `None` if CUPTI did not refuse.
     pub(super) refused: Option<(String, String)>,
     pub(super) notes: Vec<String>,
     /// Version of `libgpuflame.so`, or the reason why it cannot be loaded.

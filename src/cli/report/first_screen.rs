@@ -30,7 +30,7 @@ pub(super) struct PageFinding {
     pub(super) cost: Option<u64>,
     pub(super) what: &'static str,
     pub(super) why: String,
-    /// Sentence about a remedy; empty if the finding is about wrong data.
+    /// Sentence about a remedy for the finding; empty if the finding is about wrong data.
     pub(super) remedy: &'static str,
     /// Responsible source location. `place` is the text of `culprit`, cut to `MAX_PLACE_CHARS` characters.
     pub(super) culprit: String,
@@ -268,8 +268,8 @@ impl Head {
     }
 }
 
-/// Cleans all texts in a JSON value. Names of programs and functions may contain control characters that change how a
-/// browser shows the following text.
+/// Removes harmful characters from all texts in a JSON value. Names of programs and functions may contain control
+/// characters that change how a browser shows the following text.
 fn clean(value: &mut Value) {
     match value {
         Value::String(text) => *text = clean_line(text).into_owned(),

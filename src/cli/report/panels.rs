@@ -1,5 +1,5 @@
-//! Creates the panels below the page's flame graph. A panel without data has a sentence that explains how to record the
-//! data.
+//! Creates the panels below the page's flame graph. If the data of a panel is missing, the panel has a sentence that
+//! explains how to record the data.
 
 use serde_json::{Value, json};
 

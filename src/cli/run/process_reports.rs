@@ -468,8 +468,8 @@ pub(super) struct ProcessReport {
     /// Number of launches made while no recording window was open. `launches` includes the launches that were made
     /// while no window was open.
     outside: u64,
-    /// Index of each GPU, with its busy and idle time in ns in the steady part of the run. In reports of earlier
-    /// versions of gpuflame, these times cover the whole run.
+    /// For each GPU: the GPU's index, and its busy and idle time in ns in the steady part of the run. In reports of
+    /// earlier versions of gpuflame, these times cover the whole run.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
     /// Whether the report file belongs to the user who runs this command.

@@ -20,7 +20,7 @@ pub enum Output {
     Table,
     /// The activity table, which has one row per activity.
     Activities,
-    /// The table of stacks. The table of activities refers to stacks by their ids.
+    /// The table of stacks, with their ids. The table of activities refers to stacks by their ids.
     Stacks,
     /// Chrome trace events.
     Chrome,

@@ -95,7 +95,7 @@ pub(super) fn parse_mode(value: &str) -> Result<u32, InvalidValue> {
     })
 }
 
-/// Parses a signal that is reserved for users, SIGUSR1 or SIGUSR2. The prefix `SIG` may be omitted.
+/// Parses the name of a signal that is reserved for users: SIGUSR1 or SIGUSR2. The prefix `SIG` may be omitted.
 pub(super) fn parse_signal(value: &str) -> Result<i32, InvalidValue> {
     let value = value.to_ascii_uppercase();
     match value.strip_prefix("SIG").unwrap_or(&value) {

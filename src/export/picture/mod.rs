@@ -17,7 +17,7 @@ use gpuflame_model::profile::{ShownFrameKind, format_nanos};
 
 /// A folded stack and its weight.
 pub struct Line {
-    /// Frames, root first, separated by `;`. The texts of the frames are from [`Label::name_first`].
+    /// Frames of the stack, root first, separated by `;`. The texts of the frames are from [`Label::name_first`].
     pub stack: String,
     /// Weight of the stack. The weight determines the width of the stack's frames.
     pub weight: u64,

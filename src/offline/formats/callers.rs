@@ -59,8 +59,8 @@ impl Caller {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
     }
 
-    /// Returns one letter per frame of the caller's stack: the frame's kind. The string is empty if all frames are
-    /// calls or code.
+    /// Returns one letter per frame of the caller's stack: the frame's kind. The returned string is empty if all frames
+    /// are calls or code.
     pub(super) fn kinds(&self) -> String {
         let is_plain = self.frames.iter().all(|frame| frame.letter == 'c');
         if is_plain { String::new() } else { self.frames.iter().map(|frame| frame.letter).collect() }

@@ -2,7 +2,7 @@
 //!
 //! The values of a sample depend on the view. In the GPU view, the values are `gpu_time` in nanoseconds, `launches`
 //! (number of activities), `bytes`, and `pending` (number of launches without an activity so far). A frame is a line of
-//! a function. Frames have no addresses, because GPU work has no addresses, and because the names of all frames are
+//! a function. Frames are written without addresses, because GPU work has no addresses and the names of all frames are
 //! already known. The file is gzipped, as the format requires.
 
 use std::collections::{BTreeMap, HashMap};

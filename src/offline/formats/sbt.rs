@@ -262,8 +262,8 @@ impl SbtWriter<'_> {
         }
     }
 
-    /// Writes an event of type 0 (unknown). Events of type 0 come before all other events, and have the time of the
-    /// first other event.
+    /// Writes an event of type 0 (unknown), which contains a count of dropped data. Events of type 0 come before all
+    /// other events, and have the time of the first other event.
     fn write_loss(&mut self, text: &str) {
         self.write_event_head(kind::UNKNOWN, 0, self.last);
         let name = self.intern_string(text);

@@ -121,8 +121,8 @@ impl RowKind {
 }
 
 /// A row of the timeline: the slices of a stream, of a thread, of a GPU's idle time or of the critical path, sorted by
-/// start. For streams and threads, the name of a slice is an index into the timeline's names. For other rows, the name
-/// is an index into the causes of idle time or the classes of the path.
+/// start. For streams and threads, the name of a slice is an index into the timeline's names. For idle time and the
+/// critical path, the name of a slice is an index into the causes of idle time or into the classes of the path.
 #[derive(Debug)]
 struct TimelineRow {
     label: String,

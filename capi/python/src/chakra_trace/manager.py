@@ -170,7 +170,7 @@ class ChakraTraceManager:
             self._debug("window %s: %d steps, wrote %s" % (window.tag, window.steps, ", ".join(written) or "nothing"))
 
     def _exit(self, process):
-        # A forked child must not write its parent's window.
+        # A forked child process must not write the files of its parent's window.
         if os.getpid() == process:
             self.stop()
 
@@ -247,8 +247,8 @@ class Recorder:
 
     @staticmethod
     def _flush():
-        # Waits at most LONGEST_WAIT seconds for the launched GPU work. `gpuflame.flush` also writes the recording to
-        # disk.
+        # The program waits at most LONGEST_WAIT seconds until the launched GPU work has ended. `gpuflame.flush` also
+        # writes the recording to disk.
         deadline = time.monotonic() + LONGEST_WAIT
         while gpuflame.stats().pending and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)
@@ -293,7 +293,8 @@ class Window:
         self._tell = tell
         self._observer = Observer(self._path("pytorch_et_%s.json"), tell)
         self._profiler = Profiler(settings, tell)
-        # The recording begins last, so that PyTorch's profiler has seen the operator of every recorded call.
+        # The recording of calls begins after PyTorch's profiler, so that the profiler has seen the operator of every
+        # recorded call.
         self._records = recorder.start()
         self._began = time.time_ns()
 
@@ -311,8 +312,8 @@ class Window:
         ended = time.time_ns()
         if self._records:
             gpuflame.stop()
-        # The execution trace contains only annotations that have ended, so the step ends first. The execution trace is
-        # closed before the profiler, because the rest of this function calls CUDA.
+        # The execution trace contains only annotations that have ended, so the step's annotation ends before the trace
+        # is closed. The execution trace is closed before the profiler, because the rest of this function calls CUDA.
         self._profiler.end_step()
         written = self._observer.close()
         operators = self._profiler.close(self._path(".operators_%s.json"))

@@ -54,7 +54,7 @@ class Run:
             except ImportError as error:
                 raise ImportError("tables need pyarrow: pip install 'gpuflame[arrow]'") from error
             content = pyarrow.py_buffer(command("convert", "--quiet", "--to", "arrow", "--", self.path))
-            # The table uses the command's output bytes without a copy.
+            # The Arrow table uses the bytes of the command's output directly, without a copy.
             self._table = pyarrow.ipc.open_file(content).read_all()
         return self._table
 
@@ -84,7 +84,7 @@ class Run:
         return command("convert", "--quiet", "--to", "svg", "--", self.path).decode()
 
     def _repr_html_(self):
-        # In a separate frame, the picture's script can run, but it cannot change the notebook.
+        # In a separate frame, the picture's script can run, but the script cannot change the notebook.
         return '<iframe srcdoc="%s" style="width:100%%;height:600px;border:0" title="%s"></iframe>' % (
             html.escape(self.svg()), html.escape(os.path.basename(self.path)))
 
