@@ -66,8 +66,7 @@ impl Check {
         }));
         findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
         let is_text = self.report.format == ReportFormat::Text;
-        // Text output shows only the description of a check. Output formats other than text also show the id of the
-        // check.
+        // Text output shows only the description of a check. Output formats other than text also show the check's id.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
         // Output formats for programs list every check. If checks found nothing and have no figures, text output prints

@@ -254,8 +254,8 @@ impl<'a> Drawn<'a> {
         self.path.is_limited_by_order(at).then_some("order")
     }
 
-    /// Converts the times of a rank's GPU work to the job's clock. `moment` is the time at which the GPU work ends on
-    /// the job's clock.
+    /// Converts the times of GPU work from the clock of its rank to the clock of the job. `moment` is the time at which
+    /// the GPU work ends on the job's clock.
     fn times(&self, moment: &Moment, start: u64, end: u64) -> (u64, u64) {
         (moment.time.saturating_sub(end - start), moment.time)
     }

@@ -65,7 +65,7 @@ impl Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     Plain,
-    /// Headings, column titles, totals, and functions of the user's own code.
+    /// Emphasized text: headings, column titles, totals, and functions of the user's own code.
     Strong,
     /// Less important text: empty cells, gaps, notes.
     Faint,

@@ -240,8 +240,8 @@ fn ranks_from_set_files(sources: &[Source]) -> Option<Vec<u32>> {
     }
 }
 
-/// Returns the rank from the `.set.json` file next to a recording. The outer `None` means that there is no such file,
-/// the inner `None` that the file contains no rank.
+/// Returns the rank from the `.set.json` file next to a recording. The outer `None` means that there is no `.set.json`
+/// file. The inner `None` means that the file contains no rank.
 fn rank_from_set_file(path: &Path) -> Option<Option<u32>> {
     let name = path.file_name()?;
     let stem = name.as_bytes().strip_suffix(b".gfr")?;

@@ -107,7 +107,7 @@ impl ReplayVerb {
     }
 }
 
-/// Returns the time at which half of the GPU work has begun, in ns.
+/// Returns the time, in ns, at which half of the pieces of GPU work have begun.
 fn half_of(found: &FoundPath) -> u64 {
     let begins: Vec<u64> = found
         .path

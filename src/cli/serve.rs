@@ -176,7 +176,7 @@ impl Server<'_> {
     }
 }
 
-/// Compares two texts in constant time: it compares all characters, so that the duration does not reveal how many
+/// Compares two texts in constant time. All characters are compared, so that the duration does not reveal how many
 /// characters are right.
 fn same(one: &str, other: &str) -> bool {
     let differs = |differs: u8, (a, b): (u8, u8)| differs | (a ^ b);

@@ -83,7 +83,7 @@ impl Group {
         }
     }
 
-    /// Returns the settings of this group. The important settings are in the order of [`FIRST`].
+    /// Returns the settings that belong to this group. The important settings are in the order of [`FIRST`].
     fn settings(self) -> Vec<&'static Setting> {
         let mut settings: Vec<_> =
             SETTINGS.iter().filter(|setting| Self::of_setting(setting) == self).collect();

@@ -129,8 +129,8 @@ fn slack_sums<'a>(
     find: &dyn Fn(u32) -> (PathNames<'a>, u32),
 ) -> Vec<(String, SlackSums)> {
     let on_path = times_on_path(path);
-    // The map is keyed by the profile of a rank and the kind of work, because it would take long to look up the names
-    // of a million instructions.
+    // The map is keyed by the profile of a rank and the kind of work, and not by name, because looking up the names of
+    // a million instructions would take long.
     let mut by_work: IdMap<(usize, Option<Work>), usize> = IdMap::default();
     let mut all: Vec<(String, SlackSums)> = Vec::new();
     let ends = path.moments().iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End);

@@ -89,8 +89,8 @@ fn parse_decimal(number: &str, unit: i64) -> Option<i64> {
         return None;
     }
     let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    // Digits after the thirteenth decimal can be ignored, because even the twelfth decimal of an hour is less than a
-    // nanosecond.
+    // Decimals after the thirteenth can be ignored, because in the largest unit, an hour, even the twelfth decimal is
+    // less than a nanosecond.
     let (mut part, mut scale) = (0_i128, 1_i128);
     for digit in fraction.bytes().take(13) {
         part = part * 10 + i128::from(digit - b'0');

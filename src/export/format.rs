@@ -19,7 +19,7 @@ pub struct Format {
     pub about: &'static str,
     /// File extensions that select the format, with the dot; the first extension is the default.
     pub endings: &'static [&'static str],
-    /// Whether the format is binary, and therefore never written to a terminal.
+    /// Whether the format is binary. Binary formats are never written to a terminal.
     pub is_binary: bool,
     /// Function that writes the format.
     pub writes: Writes,

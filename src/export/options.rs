@@ -25,7 +25,7 @@ pub struct Options {
     /// Whether folded stacks contain the full names of kernels. If false, folded stacks contain short names, unless two
     /// kernels of the file would have the same short name. Default: false.
     pub whole_kernels: bool,
-    /// Maximum number of frames in folded stacks of idle time; `None` for all. If there are more frames than this,
+    /// Maximum number of frames in folded stacks of idle time; `None`: no limit. If there are more frames than this,
     /// light frames are merged as in pictures, and the sum of the weights stays the same. Default: all.
     pub max_idle_frames: Option<usize>,
     /// Whether to omit `[correlation N]`, the last frame of a line that shows a single launch. Default: false.

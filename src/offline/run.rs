@@ -29,8 +29,8 @@ pub struct ReadOptions {
     pub python_lines: bool,
     /// Whether stacks with Python frames omit native frames. Default: false.
     pub python_only: bool,
-    /// Maximum memory of the sums in bytes. Beyond this limit, rare stacks are merged into "other" entries, and the
-    /// ledger states the total of these entries. Default: unlimited.
+    /// Maximum memory of the sums in bytes. If the sums need more memory than this, rare stacks are merged into "other"
+    /// entries, and the ledger states the total of these entries. Default: unlimited.
     pub max_memory: Option<usize>,
     /// Whether GPU work of a backward pass is attributed to the forward pass. Attribution to the forward pass works for
     /// traces of torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false. If false, GPU

@@ -13,7 +13,8 @@ pub(super) struct DeviceBar {
     pub(super) device: u32,
     pub(super) window: u64,
     pub(super) busy: u64,
-    /// Idle time in ns for each word that names a cause, in the order of the page. `None` if idle time is unknown.
+    /// Idle time in ns for each cause, which is given by its word. The causes are in the order of the page. `None` if
+    /// idle time is unknown.
     idle: Option<Vec<(&'static str, u64)>>,
 }
 

@@ -31,8 +31,8 @@ const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
 /// path of each file that a process wrote.
 const MAX_FILES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// Maximum total size in bytes of the ranks' recordings. `gpuflame run` does not look for a straggler in larger
-/// recordings. Reading recordings of the maximum size takes about a second.
+/// Maximum total size in bytes of the ranks' recordings. If the recordings are larger than this, `gpuflame run` does
+/// not search them for a straggler. Reading recordings of the maximum size takes about a second.
 const MAX_RANK_BYTES: u64 = 128 << 20;
 /// Maximum depth of nested report folders that are searched. Report folders are nested if a run starts other runs. Each
 /// nested run adds two levels of folders.

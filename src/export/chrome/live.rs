@@ -34,7 +34,7 @@ pub struct ChromeText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     kernels: IdMap<NameId, String>,
-    /// Index of the GPU and id of each stream. `devices` contains the GPU of each CUDA context.
+    /// For each stream, the index of its GPU and the id of the stream. `devices` contains the GPU of each CUDA context.
     streams: BTreeSet<(u32, u32)>,
     lanes: Lanes,
     devices: IdMap<GpuContextId, DeviceId>,

@@ -21,8 +21,8 @@ pub(super) const ROOT_NAME: &str = "all";
 /// Returns the frames that have at least `1 / fraction` of the total weight. In the returned list, a frame comes after
 /// the frames on top of it, so the last frame is the root.
 pub(super) fn frames(lines: &[Line], fraction: u64) -> Vec<Frame<'_>> {
-    // Until a frame is complete, `start` and `before` contain the total weights to the left of the frame: `start` those
-    // of the newer run, `before` those of the older run.
+    // Until a frame is complete, `start` contains the total weight to the left of the frame in the newer run, and
+    // `before` that in the older run.
     let (mut at, mut before) = (0_u64, 0_u64);
     let mut open = vec![Frame { name: ROOT_NAME, depth: 0, start: 0, weight: 0, before: 0 }];
     let mut done: Vec<Frame<'_>> = Vec::new();

@@ -1,5 +1,5 @@
 //! Copies JSON text that other tools wrote, and changes it so that every JSON reader accepts it. Words that are not
-//! valid JSON, for example `nan` and `-inf`, become strings. Control characters in strings become escapes.
+//! valid JSON, for example `nan` and `-inf`, become strings. Control characters in strings are replaced by escapes.
 
 use gpuflame_model::profile::is_bidi_control;
 

@@ -21,12 +21,13 @@ use crate::analysis::{PathClass, PathPart};
 const MAX_ACTIVITIES: usize = 2_000_000;
 /// Maximum number of slices on a page, over all rows. Browsers read this number of slices in half a second.
 const MAX_SLICES: usize = 2_000_000;
-/// Maximum total size of the names, in bytes. Beyond this limit, the names with the least total time are replaced by
-/// [`OTHER_NAMES`].
+/// Maximum total size of the names, in bytes. If the names take more bytes than this, the names with the least total
+/// time are replaced by [`OTHER_NAMES`].
 const MAX_NAME_BYTES: usize = 1_000_000;
 /// Name that replaces the names that exceed the maximum total size.
 const OTHER_NAMES: &str = "[name left out]";
-/// Maximum number of rows for streams and threads. Beyond this limit, the rows with the least total time are omitted.
+/// Maximum number of rows for streams and threads. If there are more rows than this, the rows with the least total time
+/// are omitted.
 const MAX_ROWS: usize = 64;
 
 /// Collects activities and their launches from joined rows.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use gpuflame_model::profile::{Profile, Sample};
 use gpuflame_model::record::ThreadId;
 
-/// Maximum number of tracks on a page. Beyond this limit, the threads and streams of a GPU are merged.
+/// Maximum number of tracks on a page. If there are more tracks than this, the threads and streams of a GPU are merged.
 const MAX_TRACKS: usize = 2_000;
 /// Name that is shown for threads that were merged.
 const OTHER_THREADS: &str = "other threads";

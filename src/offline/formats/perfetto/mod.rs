@@ -183,7 +183,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         })
     }
 
-    /// Writes the track of the process, which has id 1, and the tracks of its threads.
+    /// Writes the track of the process and the tracks of its threads. The track of the process has id 1.
     fn write_tracks(&mut self) -> Result<()> {
         let pid = Some(threads::process_id(self.callers.profile) as i32);
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
