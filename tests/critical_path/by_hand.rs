@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::output::{Trace, gpuflame, min_slacks, parts, read_json, spans, tables};
 
-/// Returns the trace of the example in docs/critical-path.md, without the record of the wait.
+/// Returns the trace of the example in docs/critical-path.md, without the activity record of the wait.
 fn without_record_of_wait() -> Trace {
     Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -38,9 +38,9 @@ fn the_example_of_the_documentation() {
     assert_eq!(min_slacks(&tables, ["gemm", "relu"]), [0, 0]);
 }
 
-/// The trace is that of the example without records of waits, as torch.profiler writes it by default. The name of the
-/// last call shows that the call waited, and `relu` is the kernel that ended last during the call. A driver call that
-/// is nested in the last call counts as a part of the last call.
+/// The trace is that of the example in docs/critical-path.md without records of waits, as torch.profiler writes it by
+/// default. The name of the last API call shows that the call waited, and `relu` is the kernel that ended last during
+/// the call. If a driver call is nested in the last runtime call, it counts as a part of the last runtime call.
 #[test]
 fn a_call_that_synchronizes_without_a_record_waits_for_the_last_work_that_ended_during_it() {
     let trace = without_record_of_wait().call("cuStreamSynchronize", 3, 5, (40, 125));
@@ -59,9 +59,9 @@ fn a_part_of_the_path_is_cut_at_its_edges() {
     assert_eq!(spans, [(70, 5, "kernel"), (75, 5, "gap"), (80, 20, "kernel")]);
 }
 
-/// The second kernel begins before the end of the first one. For its remaining 45 us, it may need the end of the first
-/// kernel. The later of two dependencies determines the path. So the path contains the first kernel up to its end, and
-/// the first kernel has no slack.
+/// The second kernel begins before the end of the first one. The second kernel may need the end of the first kernel for
+/// its remaining 45 us. If work has two dependencies, the dependency that ends later determines the path. Therefore the
+/// path contains the first kernel up to its end, and the first kernel has no slack.
 #[test]
 fn overlapping_kernels_follow_each_other_on_the_path_and_the_first_has_no_slack() {
     let trace = Trace::default()
@@ -138,8 +138,8 @@ fn a_short_call_of_another_thread_does_not_explain_a_pause() {
 }
 
 /// The work of the first launch begins 5 us after the call begins. The second launch call takes 20 us, and its work
-/// begins after the end of the call. If `first` took no time, `second` would begin at the end of its call, at 40 us
-/// instead of 75 us. So `first` can save 35 us.
+/// begins after the end of the call. If the kernel `first` took no time, `second` would begin at the end of its launch
+/// call, at 40 us instead of 75 us. Therefore `first` can save 35 us.
 #[test]
 fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
     let trace = Trace::default()
@@ -161,8 +161,8 @@ fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
     );
 }
 
-/// No dependency leads to `free`, because its launch is not recorded. If `main` took no time, the run would end with
-/// `free`, at 105 us instead of 112 us. So `main` can save 7 us.
+/// No dependency leads to the kernel `free`, because its launch is not recorded. If the kernel `main` took no time, the
+/// run would end with `free`, at 105 us instead of 112 us. Therefore `main` can save 7 us.
 #[test]
 fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     let trace = Trace::default()
@@ -183,10 +183,10 @@ fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     );
 }
 
-/// The thread launches a kernel on GPU 0. Then its default stream waits for an event, and the thread launches a second
-/// kernel, on GPU 1. The trace does not show whether the thread changed its GPU before or after the wait, so the GPU of
-/// the waiting default stream is unknown. The second kernel may have waited because the default stream of GPU 1 waited.
-/// So the path counts the time after the end of the kernel's launch call as caused by this wait.
+/// The thread launches a kernel on GPU 0. Then the thread's default stream waits for an event, and the thread launches
+/// a second kernel, on GPU 1. The trace does not show whether the thread changed its GPU before or after the wait, so
+/// the GPU of the waiting default stream is unknown. The second kernel may have waited because the default stream of
+/// GPU 1 waited. Therefore the path counts the time after the end of the kernel's launch call as caused by this wait.
 #[test]
 fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
     let wait = json!({
@@ -248,8 +248,8 @@ fn records_that_contradict_each_other_are_named_and_have_no_path() {
 /// after the end of `one`, at 100 us.
 #[test]
 fn later_work_shows_on_which_gpu_a_default_stream_waits() {
-    // Each case has the call that launches `late` with its attribute, the start of `late`, the kind of its stream, and
-    // the context of the wait.
+    // Each case consists of the call that launches `late` with its attribute, the start of `late`, the kind of its
+    // stream, and the context of the wait.
     let plain = ("cudaLaunchKernel", None);
     let cases = [
         ("began-early", plain, 62, 1, Some(2)),

@@ -62,8 +62,8 @@ fn the_path_follows_the_edges_of_a_graph_and_slack_is_exact() {
         [
             (0, 10, "call", 10, "cudaGraphLaunch"),
             (10, 5, "launch", 5, "graph of 5 nodes"),
-            // If `gemm` or the host function took no time, the graph would end with `short`, which ends 20 us before
-            // `last`.
+            // If `gemm` or the host function took no time, the graph would end with the node `short`, which ends 20 us
+            // before the node `last`.
             (15, 20, "kernel", 20, "gemm"),
             (35, 60, "host_function", 20, "host function"),
             (95, 10, "kernel", 10, "last"),
@@ -123,8 +123,8 @@ fn the_cause_of_a_node_that_no_flow_leads_to_is_inferred() {
     assert!(inferred.contains(&("relu".to_owned(), "graph_node".to_owned(), true)), "{inferred:?}");
 }
 
-/// Flows in the traces of other tools may have ids as large as these. The flows lead from calls to the GPU work that
-/// the calls submitted, which here has no correlation id.
+/// Flows in the traces of other tools may have ids as large as the ids of Cuspy's graph edges. The flows lead from
+/// calls to the GPU work that the calls submitted; in this trace, the GPU work has no correlation id.
 #[test]
 fn a_flow_with_a_large_id_that_starts_at_a_call_is_not_an_edge() {
     let mut trace = Trace::default();

@@ -10,8 +10,8 @@ use super::output::{Trace, gpuflame, read_json};
 const GATHER: &str = "ncclDevKernel_AllGather";
 const REDUCE: &str = "ncclDevKernel_AllReduce";
 
-/// Returns the traces of a job with two process groups. Ranks 0 and 1 run gathers, and ranks 1 and 2 run reduces. The
-/// clock of rank 2 is 500 us ahead. Times are in us.
+/// Returns the traces of a job with two process groups. Ranks 0 and 1 run the gathers, and ranks 1 and 2 run the
+/// reduces. The clock of rank 2 is 500 us ahead. Times are in us.
 ///
 /// ```text
 ///          0    15   30   35   40   45                        95     100        150     155        195  200
@@ -89,8 +89,8 @@ fn the_path_continues_at_the_last_rank_of_the_process_group() {
     assert_eq!(reason(3), "collective `ncclDevKernel_AllGather` 1 waited for rank 1");
     assert_eq!(reason(5), "collective `ncclDevKernel_AllGather` 3 waited for rank 0");
     assert_eq!(reason(7), "collective `ncclDevKernel_AllReduce` 4 waited for rank 1");
-    // In the gathers, ranks 0 and 1 enter and leave within 5 us of each other. So do ranks 1 and 2 in the reduces. The
-    // clock errors of the two groups add up.
+    // In the gathers, ranks 0 and 1 enter and leave within 5 us of each other. Ranks 1 and 2 enter and leave the
+    // reduces within 5 us of each other, too. The clock errors of the two groups add up.
     let clocks: Vec<(&Value, &Value)> =
         tables["clocks"].as_array().unwrap().iter().map(|row| (&row["ahead_ns"], &row["error_ns"])).collect();
     assert_eq!(clocks[2].0, 500_000);

@@ -1,5 +1,5 @@
-//! Checks that the time between two CUDA calls on a thread is divided among the stacks of the thread during that time,
-//! if the file contains these stacks.
+//! Checks that the time between two CUDA calls on a thread is divided among the stacks that the thread had during that
+//! time, if the file contains these stacks.
 
 use gpuflame_model::record::{
     ContextFlags, ContextId, CorrelationId, Frame, HostCallSpan, LabelId, Launch, NameId, Nanos, Row,
@@ -93,9 +93,10 @@ fn the_path_of_a_job_names_the_functions_of_the_late_rank() {
     assert_eq!(spans(&tables)[..expected.len()], expected);
 }
 
-/// If a function is made 10 % faster, this saves a tenth of its time on the path. For `cudaLaunchKernel`, this time is
-/// the first call (10 us) and the two gaps for which the file contains no name (2 and 10 us). A faster second call
-/// saves nothing, because `relu` begins 15 us after the begin of its launch call, as `gemm` does.
+/// If a function is made 10 % faster, this saves a tenth of the function's time on the path. The time of
+/// `cudaLaunchKernel` on the path is the first call (10 us) and the two gaps for which the file contains no name (2 and
+/// 10 us). If the second call were faster, this would save nothing, because `relu` begins 15 us after the begin of its
+/// launch call, as `gemm` does.
 #[test]
 fn causal_makes_functions_operators_and_calls_faster() {
     let file = trace().write("host-stacks-causal");
@@ -115,8 +116,8 @@ fn causal_makes_functions_operators_and_calls_faster() {
     );
 }
 
-/// In a thread that only waits, the range `load` gets the same time. Steps, and the time between two slices, do not
-/// become parts with a name.
+/// In a thread that only waits, the range `load` gets the same time on the path as in a thread that launches. Steps,
+/// and the time between two slices, do not become named parts of the path.
 #[test]
 fn named_ranges_are_parts_in_threads_that_launch_nothing() {
     let trace = Trace::default()
@@ -183,8 +184,8 @@ fn a_recording_names_the_calls_that_free_memory() {
     assert_eq!(spans(&tables), expected);
 }
 
-/// This program has one thread, and its calls do not overlap any GPU work that could be on the path. So the time of
-/// each API function on the path is the total duration of its calls in the file.
+/// This program has one thread, and none of its calls overlaps any GPU work that could be on the path. Therefore the
+/// time of each API function on the path is the total duration of its calls in the file.
 #[test]
 fn calls_of_a_real_trace_have_the_times_of_the_file() {
     let Some(all) = files::real_traces("host-stacks-of-real-traces") else { return };

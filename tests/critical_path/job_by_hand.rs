@@ -10,8 +10,8 @@ use super::output::{Trace, gpuflame, min_slacks, read_json};
 pub(super) const GATHER: &str = "ncclDevKernel_AllGather";
 pub(super) const REDUCE: &str = "ncclDevKernel_AllReduce";
 
-/// Returns the trace of the rank that enters the gather last. Times are in us. If no rank's clock is ahead, they are
-/// on the same clock as the times of the other ranks.
+/// Returns the trace of the rank that enters the gather last. Times are in us. If no rank's clock is ahead, the times
+/// of this rank are on the same clock as the times of the other ranks.
 ///
 /// ```text
 /// host   |-launch 0-10-|     |-launch 20-30-|  |-launch 40-50-| |-launch 60-70-| |---- synchronize 80-160 -----|
@@ -88,8 +88,9 @@ fn parts(tables: &Value) -> Vec<(i64, u64, u64, &str, u64, &str)> {
 }
 
 /// At a collective, the path changes to the rank that entered the collective last. Without `gemm`, rank 1 would enter
-/// the reduce at 45 us instead of 110 us. But the reduce would then wait for rank 0, which enters it at 55 us. So
-/// `gemm` can save 55 us, and not 65 us. If rank 0 left the reduce earlier, the job would end when rank 1 ends, at 150.
+/// the reduce at 45 us instead of 110 us. However, the reduce would then wait for rank 0, which enters it at 55 us.
+/// Therefore `gemm` can save 55 us, and not 65 us. If rank 0 left the reduce earlier, the job would end when rank 1
+/// ends, at 150 us.
 #[test]
 fn the_path_continues_at_the_rank_that_entered_last() {
     let folder = job("path-job-two", vec![late_to_gather(), early_to_gather(110, 11_500_000)]);
@@ -123,15 +124,15 @@ fn the_path_continues_at_the_rank_that_entered_last() {
     };
     let ranks: Vec<Vec<u64>> = tables["path_ranks"].as_array().unwrap().iter().map(sums).collect();
     assert_eq!(ranks, [[0, 85_000, 40_000, 40_000, 5_000, 0, 1], [1, 75_000, 75_000, 0, 0, 0, 1]]);
-    // Rank 1 enters the reduce at 110 us, before rank 0 leaves it at 130 us. So the clock of rank 1 may be ahead by up
-    // to 20 us less than assumed. Rank 1 leaves the gather at 45 us, after rank 0 enters it at 35 us. So the clock may
-    // be ahead by up to 10 us more.
+    // Rank 1 enters the reduce at 110 us, before rank 0 leaves it at 130 us. Therefore the clock of rank 1 may be ahead
+    // by up to 20 us less than assumed. Rank 1 leaves the gather at 45 us, after rank 0 enters it at 35 us. Therefore
+    // the clock of rank 1 may be ahead by up to 10 us more than assumed.
     let clock = &tables["clocks"][1];
     assert_eq!((&clock["ahead_ns"], &clock["error_ns"]), (&11_500_000_000_u64.into(), &20_000.into()));
 }
 
-/// The kernel `relu` on rank 1 may end 10 us later, because the job ends 10 us after rank 1. The kernel `prep` must end
-/// before the gather begins.
+/// The kernel `relu` on rank 1 may end 10 us later, because the job ends 10 us after rank 1 ends. The kernel `prep`
+/// must end before the gather begins.
 #[test]
 fn slack_is_that_of_the_job() {
     let folder = job("path-job-slack", vec![late_to_gather(), early_to_gather(110, 700)]);
@@ -163,7 +164,7 @@ fn two_ranks_within_the_error_are_not_distinguished() {
 }
 
 /// If there is a single collective, the difference between the clocks is uncertain by 75 us. Rank 1 enters the
-/// collective only 55 us later, so it may not be the last rank, and the path stays on rank 0.
+/// collective only 55 us after rank 0, so it may not be the last rank to enter it, and the path stays on rank 0.
 #[test]
 fn a_rank_that_may_be_the_last_one_is_not_left() {
     let one = |from: u32| {

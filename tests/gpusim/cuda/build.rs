@@ -1,5 +1,5 @@
 //! Linker options: the library gets the soname and the symbol version node of the real library, and is never unmapped.
-//! The library binds calls of its own functions to itself, because libcuda and libcudart both export `gpusim_site`.
+//! The library resolves calls of its own functions to itself, because libcuda and libcudart both export `gpusim_site`.
 
 use std::io::Write;
 

@@ -1,6 +1,6 @@
-/* Declares the few CUDA functions that test programs and examples call. With this header, they build without a CUDA
- * toolkit and run on the simulated CUDA stack. The declarations are our own; types that are opaque in CUDA's headers
- * are `void *` here. Programs that nvcc compiles do not need this file.
+/* Declares the few CUDA functions that test programs and examples call. With this header, the programs build without a
+ * CUDA toolkit and run on the simulated CUDA stack. The declarations are our own; types that are opaque in CUDA's
+ * headers are `void *` here. Programs that nvcc compiles do not need this file.
  *
  *     #include "cuda_mini.h"
  *     KERNEL(gemm, "_Z4gemmPfi", (float *a, int n), &a, &n)     // as if: __global__ void gemm(float *, int)
@@ -197,7 +197,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *), vo
 cudaError_t cudaProfilerStart(void);
 cudaError_t cudaProfilerStop(void);
 
-/* Functions that nvcc's host code calls. */
+/* Functions that are called by the host code that nvcc generates. */
 void **__cudaRegisterFatBinary(void *binary);
 void __cudaRegisterFatBinaryEnd(void **handle);
 void __cudaRegisterFunction(void **handle, const char *host_function, char *device_function, const char *name,
@@ -237,11 +237,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
  * this function does not exist, so its address is NULL. */
 __attribute__((weak)) void gpusim_site(const char *path);
 
-/* Functions for programs that run on the stepped clock (GPUSIM_CLOCK=stepped, see README.md). With other clocks, and on
- * a real CUDA stack, these functions do nothing. `gpusim_work` advances the calling thread's clock. A program that
- * calls CUDA on several threads must declare each thread: the parent calls `gpusim_fork` before it creates the thread,
- * and the new thread passes the result to `gpusim_begin`. Declared threads must wait for each other with the last four
- * functions. If a thread waits only by other means, all clocks stop. */
+/* Functions for programs that run on the stepped clock (GPUSIM_CLOCK=stepped, see README.md). If the clock is not
+ * stepped, and on a real CUDA stack, these functions do nothing. `gpusim_work` advances the calling thread's clock. If
+ * a program calls CUDA on several threads, it must declare each thread: the parent calls `gpusim_fork` before it
+ * creates the thread, and the new thread passes the result of that call to `gpusim_begin`. Declared threads must wait
+ * for each other with the last four functions. If a thread waits in any other way, the clocks of all threads stop. */
 __attribute__((weak)) void gpusim_work(unsigned long long ns);
 __attribute__((weak)) unsigned long long gpusim_fork(void);
 __attribute__((weak)) void gpusim_begin(unsigned long long thread);

@@ -34,10 +34,11 @@ pub struct Call {
     pub symbol: *const c_char,
     /// Correlation id of the call, set by [`enter`].
     pub correlation: u32,
-    /// One word per subscriber. The ENTER and EXIT callbacks of this call share the subscriber's word.
+    /// A word of memory per subscriber, in which the subscriber can store data. The ENTER and EXIT callbacks of this
+    /// call get the same word for the same subscriber.
     pub data: [u64; MOST_SUBSCRIBERS],
     start: u64,
-    /// Whether the call makes callbacks. False if the call is nested and GPUSIM_NESTED=0.
+    /// Whether CUPTI callbacks are made for this API call. False if the call is nested and GPUSIM_NESTED=0.
     audible: bool,
 }
 
@@ -149,8 +150,8 @@ fn end_stepped(thread: &Thread, call: &Call) {
     let costs = &settings::get().costs;
     let of = |key: &str| costs.iter().find(|(name, _)| name == key).map(|(_, cost)| *cost);
     let cost = name.to_str().ok().and_then(of).or_else(|| of("*")).unwrap_or(OTHER_CALLS);
-    // A call whose kernel or wait GPUSIM_LEAVE_OUT leaves out takes no time. A copy call is different: only its wait is
-    // left out, and it still submits the copy, so it keeps its cost.
+    // If GPUSIM_LEAVE_OUT names the call's kernel or wait, the call takes no time. If GPUSIM_LEAVE_OUT names the wait
+    // of a copy call, the call still submits the copy, so the call keeps its cost.
     let is_left_out = thread.is_left_out.take() && !name.to_bytes().windows(6).any(|word| word == b"Memcpy");
     let cost = if is_left_out { 0 } else { cost };
     turn::end_call(thread, thread.enter.get(), cost);
@@ -163,9 +164,9 @@ fn call_back(thread: &Thread, call: &mut Call, site: u32, result: *const u32) {
     with_hooks(|h| (h.api)(call, site, result, handle, uid));
 }
 
-/// Whether the call gets an activity record. A nested call has callbacks but no activity record, as on the real stack.
-/// Seven public traces with runtime and driver calls confirm this: none of their 1,067 driver launches is inside a
-/// runtime call.
+/// Whether an activity record is written for the API call. A nested call has callbacks but no activity record, as on
+/// the real stack. Seven public traces with runtime and driver calls confirm this: none of their 1,067 driver launches
+/// is inside a runtime call.
 fn wants_api_record(domain: u32, depth: u32) -> bool {
     if depth > 0 {
         return false;
@@ -174,8 +175,8 @@ fn wants_api_record(domain: u32, depth: u32) -> bool {
     SWITCHES.kinds.load(Relaxed) & (1 << kind) != 0
 }
 
-/// In strict mode, aborts if a client's function calls CUDA, because the real stack may then hang. An API callback may
-/// only make synchronising calls.
+/// In strict mode, aborts if a client's function calls CUDA, because the real stack may then hang. Inside an API
+/// callback, a client may only call CUDA functions that synchronise.
 #[cold]
 fn check_reentry(call: &Call, client: Client) {
     // SAFETY: the name of an API call is a string literal.

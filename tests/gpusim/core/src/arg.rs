@@ -1,4 +1,5 @@
-//! Types for the pointer arguments of C API functions. Each type allows only the access that the argument needs.
+//! Types for the pointer arguments of C API functions. Each type allows only the access (read or write) that a C
+//! function needs for that argument.
 
 use crate::error::{CuError, INVALID_VALUE};
 use std::ffi::{CStr, c_char, c_void};
@@ -20,7 +21,7 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
-    /// Stores the value; returns an error if the program passed NULL.
+    /// Stores the value that the API function returns; this is an error if the program passed NULL.
     pub fn set(self, value: T) -> Result<(), CuError> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
@@ -85,8 +86,8 @@ pub const fn literal(with_nul: &'static str) -> &'static CStr {
     }
 }
 
-/// Copies text into a program's buffer of `room` bytes. Text that does not fit is truncated; the copy always ends in a
-/// NUL.
+/// Copies text into a program's buffer of `room` bytes. Text longer than the buffer is truncated; the copy always ends
+/// in a NUL.
 pub fn copy_text(text: &CStr, to: Out<c_char>, room: usize) -> Result<(), CuError> {
     if to.0.is_null() || room == 0 {
         return Err(INVALID_VALUE);

@@ -1,6 +1,6 @@
 //! Names of CUPTI's callback ids. The real lists contain about 1,400 names. The simulation knows the names of the
-//! functions for launches, copies, graphs and captures, and of every function that it exports. All other ids have
-//! made-up names, so that a client that enumerates the ids from 1 upwards finds no gap.
+//! functions for launches, copies, graphs and captures, and of every function that it exports. All other callback ids
+//! have made-up names, so that a client that enumerates the ids from 1 upwards finds no gap.
 
 use crate::version::CuptiVersion;
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ pub const DRIVER: u32 = 1;
 /// The runtime API's callback domain.
 pub const RUNTIME: u32 = 2;
 
-/// Returns the name of a callback id, as `cuptiGetCallbackName` does, or `None` if the id is past the version's last
-/// id.
+/// Returns the name of a callback id, as `cuptiGetCallbackName` does, or `None` if the id is higher than the last id of
+/// this CUPTI version.
 pub fn name(version: CuptiVersion, domain: u32, id: u32) -> Option<&'static CStr> {
     if id == 0 || id > version.last_callback(domain) {
         return None;

@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex};
 /// A stream capture, which builds one graph from all streams that have joined the capture.
 #[derive(Debug)]
 pub struct Capture {
-    /// Graph that the capture builds.
+    /// Graph to which the capture adds nodes.
     pub graph: &'static Graph,
     /// Id of the capture, which is never reused.
     pub id: u64,
-    /// Handle of the last node. A query for the dependencies of the next node returns this handle.
+    /// Handle of the node that was captured last. If a program queries the nodes on which the next node will depend,
+    /// the query returns this handle.
     pub last: AtomicUsize,
     /// Address of the stream that began the capture.
     origin: usize,
@@ -25,7 +26,7 @@ pub struct Capture {
 
 impl Capture {
     /// Begins a capture: from this call on, work on `stream` becomes nodes of `graph`, or of a new graph if none is
-    /// given. The first node depends on the nodes in `edges`.
+    /// given. The first captured node depends on the nodes in `edges`.
     pub fn begin(
         stream: &'static Stream,
         graph: Option<&'static Graph>,
@@ -87,7 +88,7 @@ impl Capture {
         Ok(capture.graph)
     }
 
-    /// Adds a node to the graph. The node's action does not run during the capture.
+    /// Adds a node to the graph. During the capture, the kernel, copy or other action of the node does not run.
     pub fn add(&self, stream: &'static Stream, what: What) -> Result<(), CuError> {
         if let What::Work(order) = what
             && !order.asynchronous

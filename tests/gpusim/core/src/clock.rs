@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Returns the time on CLOCK_REALTIME, in ns since the epoch.
 pub fn realtime() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a timespec that exists during the whole call.
+    // SAFETY: SAFETY: `t` is a timespec that exists during the whole call.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
@@ -48,7 +48,7 @@ pub fn wait_until(time: u64) {
     }
 }
 
-/// Whether GPU work that ends at `time` may still be running now.
+/// Whether GPU work that ends at `time` may still be running at the time of the call.
 pub fn is_ahead(time: u64) -> bool {
     let settings = settings::get();
     (settings.real_clock || settings.stepped) && time > now()

@@ -1,6 +1,6 @@
 //! Contents of device memory, with GPUSIM_MATH=1. Zeroed host memory backs a device's address space, and copies and
-//! fills are executed when they are submitted. Copies and fills in graphs, of CUDA arrays and in three dimensions move
-//! no bytes.
+//! fills are executed when they are submitted. Copies and fills move no bytes if they are in graphs, are copies or
+//! fills of CUDA arrays, or have three dimensions.
 
 use crate::error::{CuError, OUT_OF_MEMORY};
 use crate::settings;

@@ -1,5 +1,5 @@
-//! CUDA contexts, which activity records identify by small integers. A context stores the time until which its GPU work
-//! runs, because synchronizing calls wait until that time.
+//! CUDA contexts, which activity records identify by small integers. A CUDA context stores the time until which its GPU
+//! work runs, because synchronizing calls wait until that time.
 
 use crate::clock;
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_DEVICE};
@@ -52,8 +52,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Adds a new stream to the context's list. Streams are never freed, so the list would grow without limit. The list
-    /// is therefore filled only with the stepped clock, which needs it.
+    /// Adds a new stream to the context's list of streams. Streams are never freed, so the list would grow without
+    /// limit. Therefore only the stepped clock, which needs the list, adds streams to it.
     pub fn add_stream(&self, stream: &'static Stream) {
         if settings::get().stepped || cfg!(test) {
             lock(&self.streams).push(stream);
@@ -64,7 +64,7 @@ impl Context {
         lock(&self.streams).clone()
     }
 
-    /// Returns the streams that wait for the legacy default stream, and for which the legacy default stream waits.
+    /// Returns the streams that are ordered with the legacy default stream: they wait for it, and it waits for them.
     pub fn blocking_streams(&self) -> Vec<&'static Stream> {
         self.streams()
             .into_iter()
@@ -72,7 +72,7 @@ impl Context {
             .collect()
     }
 
-    /// Returns the mark (time and operation) at which all GPU work of the context is done, with the stepped clock.
+    /// Returns the mark (time and operation) at which all GPU work of the context is done; used with the stepped clock.
     pub fn head(&self) -> Mark {
         self.streams().into_iter().map(schedule::head).fold(Mark::default(), Mark::later)
     }
@@ -99,7 +99,7 @@ impl Context {
         self.default_stream.get_or_init(|| Stream::default_of(self))
     }
 
-    /// Waits for running GPU work, then notifies the subscriber and makes the handle invalid.
+    /// Waits for running GPU work, then notifies the subscriber and makes the CUDA context's handle invalid.
     pub fn destroy(&'static self) {
         self.synchronize();
         with_hooks(|h| {
@@ -108,7 +108,7 @@ impl Context {
         self.alive.store(false, Relaxed);
     }
 
-    /// Whether the context has not been destroyed.
+    /// Whether the CUDA context still exists, because the program has not destroyed it.
     pub fn is_alive(&self) -> bool {
         self.alive.load(Relaxed)
     }
@@ -134,7 +134,7 @@ fn all() -> MutexGuard<'static, Vec<&'static Context>> {
     lock(&ALL)
 }
 
-/// Returns the streams of all contexts, which are stored only with the stepped clock.
+/// Returns the streams of all CUDA contexts; the list is empty unless the stepped clock is used.
 pub fn all_streams() -> Vec<&'static Stream> {
     let contexts = all().clone();
     contexts.iter().flat_map(|context| context.streams()).collect()

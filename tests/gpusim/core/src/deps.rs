@@ -1,6 +1,6 @@
-//! Records of CUDA events on streams, and waits. Each record or wait becomes an activity record of kind 36 or 38 and,
-//! on request, a line of the truth file. A call that is captured into a graph is not included, because it does not
-//! order any GPU work yet.
+//! Records of CUDA events on streams, and waits by the host or by streams. Each record or wait becomes an activity
+//! record of kind 36 or 38 and, on request, a line of the truth file. A call that is captured into a graph is not
+//! logged, because it does not order any GPU work yet.
 
 use crate::clock;
 use crate::context::{self, Context};
@@ -42,7 +42,7 @@ pub const NONE: u32 = u32::MAX;
 #[allow(missing_docs)] // the fields have the names of the record's fields
 pub struct Dependency {
     pub kind: u32,
-    /// Kind of the wait, as a [`Wait`], or 0 if the record describes a recorded CUDA event.
+    /// Kind of the wait, as a value of [`Wait`], or 0 if the record describes a recorded CUDA event.
     pub wait: u32,
     pub start: u64,
     pub end: u64,
@@ -57,7 +57,7 @@ pub struct Dependency {
 /// Sequence number of the next recording of a CUDA event.
 static NEXT_SYNC_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Logs that a CUDA event was recorded on a stream. Returns the sequence number of that recording.
+/// Logs that a CUDA event was recorded on a stream. Returns the sequence number of this recording of the event.
 pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     let sync_id = NEXT_SYNC_ID.fetch_add(1, Relaxed);
     let dependency = Dependency {
@@ -84,7 +84,8 @@ pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
 }
 
 /// Logs a wait that began at `start`. The wait is for an event, for a stream or, if neither is given, for a CUDA
-/// context. The call may also be a query. The `result` of a query that found unfinished work is not 0.
+/// context. The logged call may also be a query, which does not block. For a query that found unfinished GPU work,
+/// `result` is not 0.
 pub fn waited(
     wait: Wait,
     start: u64,
@@ -119,8 +120,8 @@ pub fn waited(
     note(dependency);
 }
 
-/// Returns the correlation id for the activity records of the current call. If the nested call has its own id, the
-/// function returns that id; otherwise it returns the id of the outer call.
+/// Returns the correlation id for the activity records of the current call. If the nested call has its own id, returns
+/// that id; otherwise returns the id of the outer call.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {
@@ -130,7 +131,7 @@ fn correlation() -> u32 {
 }
 
 fn note(mut dependency: Dependency) {
-    // A start of 0 means that there is no time, so it is not shifted.
+    // A start of 0 means that the start is unknown, so 0 is not shifted by the clock's offset.
     if dependency.start != 0 {
         dependency.start += turn::shift();
         dependency.end += turn::shift();

@@ -1,5 +1,5 @@
-//! Aborts the process where the real stack would crash or hang. So a test that violates a rule of CUPTI fails with a
-//! message instead of a timeout.
+//! Aborts the process where the real stack would crash or hang. Therefore a test that violates a rule of CUPTI fails
+//! with a message instead of a timeout.
 
 /// Prints `gpusim: MESSAGE` to stderr and aborts.
 pub fn abort(message: std::fmt::Arguments<'_>) -> ! {

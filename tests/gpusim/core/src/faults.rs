@@ -1,14 +1,14 @@
 //! `GPUSIM_FAULTS`: deliberate faults, as a comma-separated list of `fault[:key=value]`. This module parses the list
-//! and counts events to decide when each fault is due. The module `layout` implements the effects of faults on an
-//! activity record.
+//! and counts launches, records, callbacks and buffers to decide when each fault is due. The module `layout` implements
+//! the effects of faults on an activity record.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Activity kind that no CUPTI header defines.
 pub const UNKNOWN_KIND: u32 = 199;
 
-/// A fault in one kernel, copy or fill, or in its activity record. The last two faults affect a callback to a client,
-/// or a buffer of a client.
+/// A fault in one kernel, copy or fill, or in its activity record. The last two faults in the list do not affect
+/// records: they affect a callback to a client, or a buffer of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
@@ -70,7 +70,7 @@ impl Fault {
         ("buffer_twice", BufferTwice),
     ];
 
-    /// Name used in `GPUSIM_FAULTS` and in the truth file.
+    /// Name of the fault in `GPUSIM_FAULTS` and in the truth file.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize - 1].0
     }
@@ -152,7 +152,7 @@ impl Faults {
         self.read_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
-    /// Counts one callback to a client. Returns true if the callback must be repeated without data.
+    /// Counts one CUPTI callback to a client. Returns true if the callback must be repeated without data.
     pub fn comes_without_data(&self, is_api_call: bool) -> bool {
         let seen = |seen: &[AtomicU64; 2], every| nth(every, &seen[usize::from(is_api_call)]);
         self.null_data.as_ref().is_some_and(|(every, both)| seen(both, *every))
@@ -168,8 +168,8 @@ impl Faults {
         self.buffer_twice.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }
 
-    /// Counts one kernel, copy or fill for every fault that affects records. If several faults are due, returns the
-    /// first of them in the list.
+    /// Counts one kernel, copy or fill, separately for every fault that affects records. If several faults are due at
+    /// the same work, returns the one that comes first in the list.
     pub fn of_record(&self, is_kernel: bool) -> Option<Fault> {
         let mut due = None;
         for (fault, every, seen) in &self.records {

@@ -1,5 +1,5 @@
-//! The simulated GPU. The start and the end of GPU work are computed when the work is submitted. The work is then
-//! written to the truth file and passed to libcupti.
+//! The simulated GPU. The start and the end of a kernel, copy or fill are computed when the program submits it. The
+//! kernel, copy or fill is then written to the truth file and passed to libcupti.
 
 use crate::clock;
 use crate::error::{CuError, LAUNCH_OUT_OF_RESOURCES};
@@ -61,7 +61,7 @@ const NOTHING: Order = Order {
 };
 
 impl Order {
-    /// Creates the order for a kernel.
+    /// Creates the [`Order`] for a kernel.
     pub fn kernel(kernel: &'static Kernel, grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Order {
         Order { kernel: Some(kernel), duration: kernel.duration, grid, block, shared_bytes, ..NOTHING }
     }
@@ -137,8 +137,8 @@ fn book(thread: &Thread, stream: &'static Stream, order: &Order) -> (u64, u64) {
     match thread.meeting.take() {
         None => stream.book(earliest(), order.duration),
         Some(Meeting { end, argument }) => {
-            // Other threads may submit GPU work to the stream while `end` waits. So this work may start later than
-            // `start`.
+            // Other threads may submit GPU work to the stream while `end` waits. Because of such work, the work that is
+            // submitted here may start later than `start`.
             let start = stream.ready_at().max(earliest());
             let end = end(argument, start);
             stream.book_by(start, |start| end.max(start))
@@ -210,8 +210,9 @@ pub fn earliest() -> u64 {
     clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
 }
 
-/// Runs a node of a graph that was submitted as a whole, at `earliest` or later. Returns the node's start and end. With
-/// `unrecorded`, the node has no activity record of its own, because one record covers the whole graph.
+/// Runs one node of a graph that was submitted as a whole; the node starts at `earliest` or later. Returns the node's
+/// start and end. With `unrecorded`, no activity record is written for the node, because one record covers the whole
+/// graph.
 pub fn run_node(
     stream: &'static Stream,
     earliest: u64,
@@ -276,8 +277,8 @@ fn run(
     };
     let traced = recorded && layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
     thread.tally.count_work(&mut work, traced);
-    // The outcome is known here only if the activity record was dropped or never made. For a record that is still in a
-    // buffer, libcupti reports the outcome later.
+    // The fate of an activity record is known here only if the record was dropped or never made. For a record that is
+    // still in a buffer, libcupti reports the outcome later.
     if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
         thread.tally.count_lost(&work, fate);
     }

@@ -2,8 +2,8 @@
 //! reserves time on the stream for one node after the other, in the order in which the nodes were added. Only the
 //! stepped clock uses the edges between nodes (see [`crate::graph_edges`]).
 //!
-//! Destroyed objects are reused for new ones. So a program can create any number of graphs without using more memory,
-//! and addresses are reused as with the real driver. Ids are never reused.
+//! The memory of destroyed objects is reused for new objects. Therefore a program can create and destroy any number of
+//! graphs without using more memory, and addresses are reused as with the real driver. Ids are never reused.
 
 use crate::context::Context;
 use crate::error::{CAPTURE_UNSUPPORTED, CuError, INVALID_HANDLE, INVALID_VALUE, UPDATE_FAILURE};
@@ -32,7 +32,7 @@ pub struct Graph {
     magic: AtomicU64,
     id: AtomicU32,
     nodes: Mutex<Vec<&'static Node>>,
-    /// Number of nodes that have ever been added, including removed nodes.
+    /// Number of nodes that have ever been added to the graph, including removed nodes.
     added: AtomicU32,
     /// References that the graph holds to user objects; each call that adds references adds an entry.
     objects: Mutex<Vec<(&'static UserObject, u32)>>,
@@ -54,10 +54,10 @@ pub struct Node {
 pub struct Exec {
     magic: AtomicU64,
     graph: Mutex<Option<&'static Graph>>,
-    /// Second copy of the graph, which the driver makes for its own use. Clients see this copy only in resource
+    /// Second copy of the graph, which the driver makes for its own use. A CUPTI client sees this copy only in resource
     /// callbacks.
     shadow: Mutex<Option<&'static Graph>>,
-    /// With the stepped clock, the time at which the last launch ends.
+    /// Time at which the last launch of this graph ends, set only with the stepped clock.
     last: Mutex<Mark>,
 }
 
@@ -73,7 +73,7 @@ pub enum What {
     Host(HostFn, usize),
     /// Runs all nodes of a child graph.
     Child(&'static Graph),
-    /// Allocates memory that belongs to the graph, at this address.
+    /// Allocates memory at this address, which belongs to the graph.
     Alloc(u64),
     /// Frees the memory at this address.
     Free(u64),
@@ -85,8 +85,8 @@ pub enum What {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct State {
     pub(crate) what: What,
-    /// Call site at which the program created the node. After an update, the call site of the node from which this node
-    /// was updated.
+    /// Call site at which the program created the node. If the node was updated from another node, the call site of
+    /// that other node.
     pub(crate) site: Option<&'static Site>,
     /// Ids of the graph and the node from which an instantiated node was created or last updated.
     pub(crate) source: (u32, u64),
@@ -175,7 +175,7 @@ fn tell(what: u32, data: &GraphData) {
 }
 
 impl What {
-    /// Returns the graphs that are part of the node and are destroyed together with the node.
+    /// Returns the graphs that belong to the node and are destroyed together with it.
     fn parts(&self) -> &[&'static Graph] {
         match self {
             What::Child(child) => std::slice::from_ref(child),
@@ -241,7 +241,8 @@ impl Graph {
         lock(&self.objects).push((object, references));
     }
 
-    /// Adds a node with the calling thread's call site. A child graph is copied into the node.
+    /// Adds a node to the graph, and stores the calling thread's call site in the node. A child graph is copied into
+    /// the node.
     pub fn add(&'static self, what: What, edges: Vec<Edge>) -> &'static Node {
         let node = self.push(State { what, site: thread::current().site.get(), source: (0, 0) });
         node.set_edges(edges);
@@ -257,7 +258,7 @@ impl Graph {
         node
     }
 
-    /// Notifies the subscriber of the edges that lead to a node.
+    /// Notifies the subscriber of the edges to a node from the nodes on which it depends.
     fn tell_edges(&'static self, node: &'static Node) {
         let node_type = node.what().node_type();
         for edge in node.edges() {
@@ -282,9 +283,9 @@ impl Graph {
         node
     }
 
-    /// Copies the graph and its child graphs, with new ids, and notifies the subscriber. Each copied node is announced
-    /// first as created and then as cloned. The graph itself is announced as cloned only if the program requested a
-    /// clone, and only after the graph's nodes (see [`Graph::clone_of`]).
+    /// Copies the graph and its child graphs, with new ids, and notifies the subscriber. CUPTI's callbacks announce
+    /// each copied node first as created and then as cloned. The graph itself is announced as cloned only if the
+    /// program requested a clone, and only after the graph's nodes (see [`Graph::clone_of`]).
     pub fn copy(&'static self) -> &'static Graph {
         let copy = Graph::create();
         for (object, references) in &*lock(&self.objects) {
@@ -316,8 +317,8 @@ impl Graph {
         copy
     }
 
-    /// Creates the driver's second copy of an instantiated graph. Each of its nodes is announced as starting to be
-    /// created. Only child-graph nodes are also announced as created.
+    /// Creates the driver's second copy of an instantiated graph. The callbacks announce that the creation of each of
+    /// its nodes starts. Only for child-graph nodes do the callbacks also announce that they were created.
     fn shadow(&'static self) -> &'static Graph {
         let shadow = Graph::create();
         for original in self.nodes() {
@@ -372,7 +373,7 @@ impl Graph {
         }
     }
 
-    /// Removes a node from its graph and destroys it.
+    /// Removes a node from the graph that contains it, and destroys the node.
     pub fn destroy_node(node: &'static Node) -> Result<(), CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         lock(&graph.nodes).retain(|n| !std::ptr::eq(*n, node));
@@ -401,7 +402,7 @@ impl Graph {
         self.free();
     }
 
-    /// Destroys the nodes, and then their child graphs.
+    /// Destroys the nodes of the graph, and then their child graphs.
     fn free(&'static self) {
         let nodes = std::mem::take(&mut *lock(&self.nodes));
         let whats: Vec<What> = nodes.iter().map(|node| std::mem::take(&mut lock(&node.state).what)).collect();
@@ -428,7 +429,7 @@ impl Graph {
     }
 
     /// Replaces the actions of this graph's nodes by the actions of the nodes in `from`. If the graphs do not match,
-    /// changes nothing.
+    /// leaves this graph unchanged.
     fn update(&self, from: &Graph) -> Result<(), CuError> {
         if !self.matches(from) {
             return Err(UPDATE_FAILURE);
@@ -448,7 +449,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Whether this instantiated graph has the same kinds of nodes as another graph.
+    /// Whether the nodes of this instantiated graph have the same kinds as the nodes of another graph.
     fn matches(&self, other: &Graph) -> bool {
         let (mine, theirs) = (self.nodes(), other.flat_nodes());
         let alike = |(a, b): (&&Node, &&Node)| {
@@ -498,7 +499,7 @@ impl Graph {
 struct Run {
     stream: &'static Stream,
     graph: u32,
-    /// Earliest start of the first node.
+    /// Earliest time at which the first node may start.
     earliest: u64,
     /// Whether one activity record covers all nodes of the launch.
     as_a_whole: bool,
@@ -524,7 +525,7 @@ impl Node {
         lock(&self.edges).clone()
     }
 
-    /// Replaces the nodes that this node waits for.
+    /// Replaces the list of nodes that this node waits for.
     pub fn set_edges(&self, edges: Vec<Edge>) {
         *lock(&self.edges) = edges;
     }
@@ -550,8 +551,8 @@ impl Exec {
     pub fn create(graph: &'static Graph) -> &'static Exec {
         let exec = take(&EXECS);
         let data = || GraphData { graph: graph.handle(), exec: exec.handle(), ..NOBODY };
-        // The driver does not announce this copy as a clone. The callbacks below are in the order that was recorded on
-        // an H100 with driver 580.
+        // CUPTI's callbacks do not announce this copy as a clone. The callbacks below are made in the order that was
+        // recorded on an H100 with driver 580.
         let copy = graph.copy();
         *lock(&exec.graph) = Some(copy);
         *lock(&exec.shadow) = Some(copy.shadow());
@@ -567,7 +568,8 @@ impl Exec {
         lock(&self.graph).ok_or(INVALID_VALUE)
     }
 
-    /// Returns the id of the instantiated graph in activity records, which is the id of its own copy of the graph.
+    /// Returns the graph id that activity records of launches contain: the id of the copy that was made at the
+    /// instantiation.
     pub fn id(&self) -> u32 {
         self.graph().map_or(0, Graph::id)
     }
@@ -578,7 +580,7 @@ impl Exec {
     }
 
     /// Returns the node of this instantiated graph that corresponds to a node of the source graph. The two nodes have
-    /// the same position, counting the nodes of child graphs.
+    /// the same position in their graphs, counting the nodes of child graphs.
     pub fn node_of(&self, node: &Node) -> Result<&'static Node, CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         let place =
@@ -628,7 +630,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Destroys the instantiated graph. A launch that is still running continues.
+    /// Destroys the instantiated graph. If a launch of the graph is still running, it continues.
     pub fn destroy(&'static self) -> Result<(), CuError> {
         let graph = self.graph()?;
         tell(

@@ -1,5 +1,5 @@
 //! The edges of CUDA graphs: for each node, the nodes on which it depends. With the stepped clock, a launch runs a node
-//! as soon as the nodes on which it depends are done. So independent branches run at the same time.
+//! as soon as the nodes on which it depends are done. Therefore independent branches of a graph run at the same time.
 
 use crate::error::CuError;
 use crate::gpu;
@@ -13,10 +13,10 @@ use crate::work::NodeRun;
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-/// An edge of a graph, which makes one node wait for another node.
+/// An edge of a graph, which makes a later node wait for an earlier node.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
-    /// Node for which the other node waits.
+    /// Earlier node, for which the node with this edge waits.
     pub from: &'static Node,
     /// Whether the waiting kernel may already begin when the kernel `from` reaches its trigger.
     pub is_programmatic: bool,
@@ -57,9 +57,9 @@ fn sinks(nodes: &[&'static Node]) -> Vec<&'static Node> {
     nodes.iter().copied().filter(|node| !waited.contains(&address(node))).collect()
 }
 
-/// Replaces the node `child` by the nodes of its child graph. `inner` are these nodes in the child graph, and `pushed`
-/// are their copies in the parent. The child's first nodes get the edges of `child`, and edges from `child` become
-/// edges from the child's last nodes.
+/// Replaces the node `child` by the nodes of its child graph. `inner` are the nodes of the child graph, and `pushed`
+/// are their copies in the parent graph. The child graph's first nodes get the edges of `child`, and edges from `child`
+/// become edges from the child graph's last nodes.
 pub fn inline(
     parent: &[&'static Node],
     child: &'static Node,
@@ -81,12 +81,12 @@ pub fn inline(
     }
 }
 
-/// Waits of the nodes that depend on a finished node. These nodes wait for the finished node's end. If the finished
-/// node does nothing, they wait for everything for which that node waits.
+/// What the nodes that depend on a finished node must wait for. These nodes wait for the finished node's end. If the
+/// finished node does nothing, its dependents wait for everything that the finished node had to wait for.
 #[derive(Clone)]
 struct Done {
     waits: Vec<Wait>,
-    /// Times of a kernel's trigger and end.
+    /// Times at which a kernel triggers and ends.
     kernel: Option<(u64, u64)>,
 }
 
@@ -102,7 +102,7 @@ pub struct Run {
     pub span: Option<(u64, u64)>,
 }
 
-/// Returns the latest mark (time and operation) in a list of waits.
+/// Returns the wait with the latest mark (time and operation) in a list of waits.
 pub fn latest(waits: &[Wait]) -> Mark {
     let marks = waits.iter().map(|wait| Mark { time: wait.until, op: wait.op });
     marks.fold(Mark::default(), Mark::later)
@@ -115,16 +115,16 @@ impl Run {
         Run { stream, graph, as_a_whole, enqueue, arrive, span: None }
     }
 
-    /// Runs nodes in the order that their edges require. Nodes without edges wait for `first`. Returns waits for the
-    /// ends of the last nodes.
+    /// Runs nodes in the order that their edges require. Nodes without edges wait for `first`. Returns the waits for
+    /// the ends of the nodes on which no other node depends.
     pub fn nodes(&mut self, nodes: &[&'static Node], first: &[Wait]) -> Result<Vec<Wait>, CuError> {
         let mut done: HashMap<usize, Done> = HashMap::new();
         let mut left = nodes.to_vec();
         while !left.is_empty() {
             let is_done = |edge: &Edge| done.contains_key(&address(edge.from));
             let is_ready = |node: &&'static Node| node.edges().iter().all(is_done);
-            // The real API refuses a graph whose edges lead to another graph. Here, nodes with such edges run in the
-            // order of the list.
+            // The real API refuses a graph whose edges lead to another graph. In the simulation, nodes with such edges
+            // run in the order of the list.
             let at = left.iter().position(is_ready).unwrap_or(0);
             let node = left.remove(at);
             let found = find(&node.edges(), &done, first);
@@ -269,7 +269,7 @@ mod tests {
         let graph = Graph::create();
         let first = graph.add(kernel(c"a_t40_d100"), vec![]);
         let programmatic = vec![Edge { from: first, is_programmatic: true }];
-        // This kernel begins at 40, runs for 10, waits until 100, and then runs for its remaining 20.
+        // In this example, the kernel begins at 40, runs for 10, waits until 100, and then runs for its remaining 20.
         graph.add(kernel(c"b_s10_d30"), programmatic);
         assert_eq!(run(graph), (vec![120], 120));
     }

@@ -94,7 +94,8 @@ pub struct AnyNode<Kernel: Clone + std::marker::Copy> {
     pub what: AnyParams<Kernel>,
 }
 
-/// Parameters for each kind of node. The type of a kernel's parameters differs between the runtime and the driver.
+/// Parameters for each kind of node. The type of the kernel parameters in the runtime API differs from the type in the
+/// driver API.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, missing_debug_implementations)] // the driver API documents these fields
@@ -150,7 +151,7 @@ impl ConditionalNode {
         self.bodies = handles.leak().as_ptr();
         let value = default_of(self.condition);
         let chosen = match self.kind {
-            // The first graph of an `if` is its then branch, and the second graph is its else branch.
+            // The first graph of an `if` node runs if the condition is true, and the second graph runs if it is false.
             IF => usize::from(value == 0),
             WHILE if value != 0 => 0,
             WHILE => usize::MAX,

@@ -1,5 +1,5 @@
-//! Host functions, which programs pass to cuLaunchHostFunc. A driver thread runs them in the order of the times at
-//! which they are due.
+//! Host functions, which programs pass to cuLaunchHostFunc. A driver thread runs the host functions in the order of the
+//! times at which they are due.
 
 use crate::clock;
 use crate::gpu;
@@ -39,7 +39,7 @@ fn lock() -> MutexGuard<'static, Queue> {
     crate::sync::lock(&QUEUE)
 }
 
-/// Runs `function(argument)` when the stream's earlier work is done.
+/// Runs `function(argument)` when the GPU work that was submitted to the stream earlier is done.
 pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) {
     if settings::get().stepped {
         return gpu::submit_host(stream, call(function, argument));
@@ -49,7 +49,8 @@ pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) 
     enqueue(time, function, argument, std::ptr::from_ref(stream) as usize);
 }
 
-/// Runs `function(argument)` now, on the calling thread, as the stepped clock does. Returns the time that it took.
+/// Runs `function(argument)` now, on the calling thread, as the stepped clock does. Returns the time that the host
+/// function took.
 pub(crate) fn call(function: HostFn, argument: *mut c_void) -> u64 {
     // SAFETY: the program passed a function and the argument that belongs to it.
     turn::host_function(|| unsafe { function(argument) })
@@ -77,7 +78,7 @@ fn enqueue(time: u64, function: HostFn, argument: *mut c_void, stream: usize) {
     CHANGED.notify_all();
 }
 
-/// Waits until `done` returns true. The function calls `done` again after each host function has run.
+/// Waits until `done` returns true. Calls `done` again each time a host function has run.
 pub fn wait(done: impl Fn() -> bool) {
     if done() {
         return;
@@ -89,7 +90,7 @@ pub fn wait(done: impl Fn() -> bool) {
     }
 }
 
-/// Whether all host functions have run.
+/// Whether all submitted host functions have run.
 pub fn none_left() -> bool {
     UNFINISHED.load(Relaxed) == 0
 }

@@ -1,6 +1,7 @@
 //! Initializes the driver as the real cuInit does: it loads the injected library on the caller's thread, and then finds
-//! the devices. The driver shuts down in its exit handler, which is registered before the injected library is loaded.
-//! Exit handlers run in reverse order, so the exit handlers of the injected library run while the driver still works.
+//! the devices. The driver shuts down in an exit handler, which is registered before the injected library is loaded.
+//! Exit handlers run in reverse order of registration, so the exit handlers of the injected library run while the
+//! driver still works.
 
 use crate::error::{CuError, DEINITIALIZED, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OPERATING_SYSTEM};
 use crate::table::{Phase, resource, with_hooks};
@@ -113,7 +114,7 @@ fn init_in_child() -> Result<(), CuError> {
 }
 
 /// Loads the library that CUDA_INJECTION64_PATH names and calls its entry point. Returns true if the library stays
-/// loaded. Failures are not reported, as with the real driver.
+/// loaded after the call. If loading fails, no error is reported, as with the real driver.
 #[inline(never)]
 fn inject_library() -> bool {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").filter(|p| !p.is_empty()) else {
@@ -135,7 +136,7 @@ fn inject_library() -> bool {
     // SAFETY: a symbol of this name is `int InitializeInjection(void)`.
     let keep = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(entry)() };
     if keep == 0 {
-        // SAFETY: `library` is a handle from dlopen, which is closed once and not used again.
+        // SAFETY: SAFETY: `library` is a handle from dlopen, which is closed once and not used again.
         unsafe { libc::dlclose(library) };
     }
     keep != 0

@@ -42,7 +42,8 @@ pub struct WaitRow {
     pub dependency: Dependency,
     pub thread: u32,
     pub device: u32,
-    /// Id of the waiting stream's CUDA context. The wait's own context id may be the id of the CUDA event's context.
+    /// Id of the waiting stream's CUDA context. The wait's own context id may instead be the id of the CUDA event's
+    /// context.
     pub stream_context: Option<u32>,
     /// The event record or the GPU work for which the thread or stream waits.
     pub target: Target,
@@ -51,14 +52,14 @@ pub struct WaitRow {
 /// The target of a wait: a record of a CUDA event, or GPU work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target {
-    /// The GPU work to wait for, and the time at which it is done.
+    /// GPU work for which the thread or stream waits, and the time at which this work is done.
     pub mark: Mark,
     /// For a CUDA event: the correlation id of the call that recorded the event, and the id of the stream on which it
     /// was recorded.
     pub record: Option<(u32, u32)>,
 }
 
-/// A row for an outermost API call.
+/// A row for an API call that is not nested in another API call.
 #[allow(missing_docs)]
 pub struct CallRow {
     pub name: &'static CStr,
@@ -68,7 +69,7 @@ pub struct CallRow {
     pub correlation: u32,
     pub begin: u64,
     pub end: u64,
-    /// For a launch with attributes, whether it is programmatic; otherwise `None`.
+    /// For a launch call with attributes: whether the launch is programmatic. `None` for all other calls.
     pub programmatic: Option<bool>,
 }
 
@@ -103,8 +104,8 @@ fn journal() -> Option<MutexGuard<'static, Journal>> {
     is_kept.then(|| lock(&JOURNAL))
 }
 
-/// Returns a thread's id for the files. The id is computed from the thread's index; an undeclared thread keeps its real
-/// id.
+/// Returns a thread's id for the files. The id is computed from the thread's index; for an undeclared thread it is the
+/// real thread id.
 fn thread_id(thread: &Thread) -> u32 {
     thread.number.get().map_or(thread.tid, |number| MAIN_THREAD + number as u32)
 }
@@ -159,7 +160,7 @@ pub fn thread_wait(thread: &Thread, name: &'static str, (begin, end): (u64, u64)
     }
 }
 
-/// Converts a time to the time since the beginning of the run, in ns.
+/// Converts a clock time to the time in ns since the beginning of the run.
 pub fn relative(time: u64) -> u64 {
     time.saturating_sub(clock::base())
 }

@@ -25,7 +25,7 @@ pub struct Kernel {
     /// Time in ns for which a programmatically launched kernel runs before it waits for the previous kernel; `None` if
     /// it never waits while it runs.
     pub preamble: Option<u64>,
-    /// Whether GPUSIM_LEAVE_OUT names the kernel.
+    /// Whether GPUSIM_LEAVE_OUT contains the name of the kernel.
     pub is_left_out: bool,
 }
 
@@ -84,8 +84,8 @@ fn time_in_name(mangled: &str, letter: char) -> Option<u64> {
     name.split('_').skip(1).find_map(|word| word.strip_prefix(letter)?.parse().ok())
 }
 
-/// Derives a duration of 1 to 20 us from a name. A name has the same duration in every run, and two names rarely have
-/// equal durations.
+/// Derives a duration of 1 to 20 us from a name. A name gives the same duration in every run, and different names
+/// rarely give equal durations.
 fn of_name(mangled: &str) -> u64 {
     // FNV-1a
     let hash = mangled

@@ -1,8 +1,8 @@
 //! Writes a run on the stepped clock as a Kineto trace: API calls, GPU work, waits (`cuda_sync`), and flows from calls
 //! to GPU work (`ac2g`), with the names and fields that torch.profiler writes. Edges of CUDA graphs, and host functions
 //! that are graph nodes, have the form that torch.profiler's Cuspy writes. Unlike in torch.profiler's traces, a launch
-//! call with attributes has a field that is true if the launch is programmatic. Nodes that do nothing have no rows, so
-//! an edge from such a node starts at the node before it.
+//! call with attributes has a field that is true if the launch is programmatic. A node that does nothing has no row, so
+//! an edge from such a node starts at the node on which it depends.
 
 use crate::deps::{NONE, Wait};
 use crate::journal::{
@@ -23,7 +23,7 @@ pub fn trace(journal: &Journal) -> String {
     let edges = Edges::find(&journal.ops);
     journal.ops.iter().for_each(|row| add_op(&mut rows, row, &edges));
     edges.add_flows(&mut rows);
-    // A query that finds unfinished work is not a wait.
+    // A query of an event or stream that finds unfinished GPU work is not a wait, because it does not block.
     let is_wait = |row: &&WaitRow| row.dependency.wait != 0 && row.dependency.result == 0;
     journal.waits.iter().filter(is_wait).for_each(|row| add_wait(&mut rows, row));
     let ops = journal.ops.iter().filter(|row| row.work.is_some() || is_node(row)).map(|row| row.correlation);
@@ -123,8 +123,8 @@ fn slice(category: &str, name: &str, (pid, tid): (u32, i64), (begin, end): (u64,
     )
 }
 
-/// Returns the row for one end of the flow from a call to the GPU work that it submitted. The end is `s` at the call
-/// and `f` at the GPU work.
+/// Returns the row for the start or the end of the flow from a call to the GPU work that it submitted. The phase of the
+/// row is `s` at the call and `f` at the GPU work.
 fn flow(end: &str, id: u64, (pid, tid): (u32, i64), time: u64) -> (u64, String) {
     let binding = if end == "f" { ", \"bp\": \"e\"" } else { "" };
     let ts = micros(time);
@@ -154,8 +154,8 @@ fn is_node(row: &OpRow) -> bool {
     row.node.graph != 0
 }
 
-/// Returns the begin and end of a row in the trace. If there is an activity record, the row has the times of the
-/// record, because a test can give activity records another clock than the schedule.
+/// Returns the begin and end of a row in the trace. If the GPU work has an activity record, the row has the times of
+/// that record, because a test can give activity records another clock than the schedule.
 fn span(row: &OpRow) -> (u64, u64) {
     let times = row.work.map_or((row.placed.begin, row.placed.end), |work| (work.start, work.end));
     (relative(times.0), relative(times.1))

@@ -1,5 +1,5 @@
-//! Writes activity records as bytes. The offsets were measured on real records. If the struct of a CUPTI version lacks
-//! a field, the field is not written, because its bytes would be past the end of that version's record.
+//! Writes activity records as bytes. The offsets of the fields were measured on real records. If the struct of a CUPTI
+//! version lacks a field, the field is not written, because its bytes would be past the end of that version's record.
 
 use crate::deps::Dependency;
 use crate::faults::{Fault, UNKNOWN_KIND};
@@ -12,12 +12,12 @@ pub const START: usize = 16;
 /// Offset of `completed`, which only kernel records have.
 pub const COMPLETED: usize = 32;
 
-/// An activity record under construction. The record's bytes are zeroed, and it has the size that this CUPTI version
-/// uses for its kind.
+/// An activity record under construction. All bytes of the new record are zero, and the record has the size that this
+/// CUPTI version uses for its kind.
 pub struct Record<'a>(pub &'a mut [u8]);
 
 impl Record<'_> {
-    /// Writes a field if the record is long enough to have it.
+    /// Writes a field unless the record is too short to contain it.
     pub fn put<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) {
         if let Some(field) = self.0.get_mut(offset..offset + N) {
             field.copy_from_slice(&bytes);
@@ -101,7 +101,7 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
             r.u32(28, work.graph.graph);
             r.u32(32, work.place.context);
             r.u32(36, work.stream);
-            r.u32(48, work.place.device); // endDeviceId and endContextId, since 12.3
+            r.u32(48, work.place.device); // endDeviceId and endContextId, which exist since CUPTI 12.3.
             r.u32(52, work.place.context);
         }
     }
@@ -147,7 +147,7 @@ fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Rec
 const COMPUTE_CHANNEL: u32 = 1;
 const COPY_CHANNEL: u32 = 2;
 
-/// Writes the channel fields. The channel's id is the stream's id.
+/// Writes the fields that describe the channel. The channel's id is the stream's id.
 fn write_channel(work: &Work, offset: usize, kind: u32, r: &mut Record<'_>) {
     r.u32(offset, work.stream);
     r.u32(offset + 4, kind);
@@ -183,7 +183,7 @@ pub fn recorded_times(work: &Work) -> (u64, u64) {
     }
 }
 
-/// Returns the value of the activity record's name pointer. The name is wrong on purpose if a fault requires it.
+/// Returns the value of the activity record's name pointer. If a fault requires it, the name is wrong on purpose.
 pub fn recorded_name(work: &Work) -> u64 {
     static BAD: &[u8] = b"_Z\xff\xfe\x80kernel\0";
     static LONG: [u8; 4097] = {
@@ -221,7 +221,8 @@ pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
     }
 }
 
-/// Contents of an activity record of kind 4 or 5, for an API call. The call's times are known when the record is made.
+/// Contents of an activity record of kind 4 or 5, for an API call. The start and end of the call are known when the
+/// record is made.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // the fields have the names of the record's fields

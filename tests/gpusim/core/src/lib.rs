@@ -1,6 +1,6 @@
-//! The core of a simulated CUDA stack: devices, streams, GPU work, correlation ids, the truth file. The core exports no
-//! CUDA API. The library libcuda (`../cuda`) contains the core and its state; libcudart (`../cudart`) and libcupti
-//! (`../cupti`) use its types and access its state through [`table::CoreTable`].
+//! The core of a simulated CUDA stack: devices, streams, GPU work, correlation ids, the truth file. The core library
+//! exports no CUDA API. The library libcuda (`../cuda`) contains the core and its state; libcudart (`../cudart`) and
+//! libcupti (`../cupti`) use its types and access its state through [`table::CoreTable`].
 
 pub mod api;
 pub mod arg;

@@ -32,7 +32,7 @@ struct Space {
     of_graphs: BTreeMap<u64, u64>,
     /// Bytes per element of each CUDA array, keyed by the array's start address.
     arrays: BTreeMap<u64, usize>,
-    /// Allocated bytes and start of the unused address space, keyed by device.
+    /// Number of allocated bytes and start of the unused address space, keyed by device.
     used: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -77,15 +77,15 @@ pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(std::mem::replace(next, end))
 }
 
-/// Reserves addresses at which a graph node allocates memory in each run.
+/// Reserves addresses at which a graph node allocates memory in each launch of the graph.
 pub fn reserve_for_graph(device: u32, bytes: u64) -> Result<u64, CuError> {
     let start = reserve(device, bytes)?;
     space().of_graphs.insert(start, bytes.next_multiple_of(PAGE as u64));
     Ok(start)
 }
 
-/// Allocates a graph's memory, because the graph's allocation node runs. If the previous launch did not free this
-/// memory, it stays allocated.
+/// Allocates a graph's memory when the graph's allocation node runs. If the previous launch did not free this memory,
+/// the memory stays allocated.
 pub fn alloc_of_graph(start: u64) {
     let mut space = space();
     let Some(&length) = space.of_graphs.get(&start) else { return };
@@ -296,7 +296,7 @@ impl End {
         }
     }
 
-    /// Whether this end is in a CUDA array.
+    /// Whether the memory at this end of the copy is a CUDA array.
     pub fn is_array(&self) -> bool {
         self.kind == 3
     }

@@ -15,7 +15,8 @@ pub fn note(name: &str) {
     }
     let mut named = lock(&NAMED);
     if named.get_or_insert_default().insert(name.to_owned()) {
-        // One write per line, because several processes may share stderr. `eprintln!` writes a line in pieces.
+        // Each name is written in a single write, because several processes may share stderr. `eprintln!` would write
+        // one line with several writes.
         let line = format!("gpusim: {name} is not simulated\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
     }

@@ -1,6 +1,6 @@
 //! The schedule of the stepped clock: the time at which each kernel, copy, fill or other GPU work begins, and the
-//! reasons for its waits. The time of GPU work is computed when the work is submitted. The computation is possible
-//! then, because GPU work can only wait for work that was submitted earlier.
+//! reasons for its waits. The time of GPU work is computed when the program submits the work. At that moment the time
+//! is known, because GPU work can only wait for work that was submitted earlier.
 
 use crate::journal::Target;
 use crate::stream::Stream;
@@ -29,11 +29,11 @@ pub enum Why {
     Stream,
     /// Work on the legacy default stream. For work on the legacy default stream, work on another stream.
     DefaultStream,
-    /// A CUDA event, which the call with this correlation id recorded.
+    /// A record of a CUDA event, made by the call with this correlation id.
     Event(u32),
-    /// An edge of a graph: the work on which this node depends.
+    /// An edge of a graph: this node waits for other GPU work of its launch.
     Edge,
-    /// The trigger of the previous kernel, for a programmatic launch.
+    /// The trigger of the previous kernel, for which a programmatic launch waits.
     Programmatic,
     /// The previous launch of the same graph, which must end first.
     Graph,
@@ -73,10 +73,10 @@ impl Wait {
 /// State at the end of a stream's queue, after which the schedule places the next work.
 #[derive(Debug, Default)]
 pub struct Line {
-    /// Time and id of the stream's last work, when it ends.
+    /// Time at which the stream's last work ends, and id of that work.
     last: Mark,
-    /// If the last work is a kernel, the time of its trigger: the earliest time at which a programmatic launch may
-    /// begin.
+    /// If the stream's last work is a kernel, the time of its trigger: the earliest time at which a programmatic launch
+    /// may begin.
     trigger: Option<u64>,
     /// Time at which everything on the stream is done, including waits for events.
     head: Mark,
@@ -87,11 +87,13 @@ pub struct Line {
 /// Durations of GPU work that will be placed on the schedule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shape {
-    /// Time in ns from the begin to the end, without waits in between.
+    /// Time in ns from the begin of the work to its end, without waits in between.
     pub duration: u64,
-    /// Time in ns from the begin until a following programmatic launch may begin. `None` if the work is not a kernel.
+    /// Time in ns from the begin of a kernel until the next kernel may begin, if that is launched programmatically.
+    /// `None` if the work is not a kernel.
     pub trigger: Option<u64>,
-    /// For a programmatic launch: the time in ns for which it runs before it waits for the previous kernel.
+    /// For a programmatically launched kernel: the time in ns for which it runs before it waits for the previous
+    /// kernel.
     pub programmatic: Option<u64>,
 }
 
@@ -100,7 +102,7 @@ pub struct Shape {
 #[allow(missing_docs)]
 pub struct Placed {
     pub op: u64,
-    /// Time at which the call that submitted the work began.
+    /// Time at which the API call that submitted the work began.
     pub enqueue: u64,
     /// Time at which all waits of the work are over.
     pub ready: u64,
@@ -108,11 +110,11 @@ pub struct Placed {
     pub arrive: u64,
     pub begin: u64,
     pub end: u64,
-    /// Time at which a following programmatic launch may begin.
+    /// Time at which the next kernel may begin, if it is launched programmatically.
     pub trigger: Option<u64>,
     /// Whether the work is a kernel that may overlap the previous kernel.
     pub is_programmatic: bool,
-    /// Waits that were still pending at `enqueue`.
+    /// Waits of the work that were not over at `enqueue`.
     pub waits: Vec<Wait>,
 }
 
@@ -132,7 +134,7 @@ impl Placed {
     }
 }
 
-/// Waits of submitted work and, for a programmatic launch, the end of the previous kernel.
+/// What submitted work waits for and, for a programmatic launch, the end of the previous kernel.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Found {
@@ -140,7 +142,7 @@ pub struct Found {
     pub kernel_before: Option<u64>,
 }
 
-/// Computes the times of work that is submitted at `enqueue` and reaches the GPU at `arrive`.
+/// Computes the times of GPU work that is submitted at `enqueue` and reaches the GPU at `arrive`.
 pub fn place(enqueue: u64, arrive: u64, found: Found, shape: Shape) -> Placed {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let op = NEXT.fetch_add(1, Relaxed);
@@ -171,7 +173,7 @@ fn changed(op: u64, shape: Shape) -> Shape {
     }
 }
 
-/// Returns the waits that work must observe if it is submitted to this stream now.
+/// Returns the waits that apply to GPU work if it is submitted to this stream now.
 pub fn find(stream: &'static Stream, programmatic: bool) -> Found {
     let (mut found, last, trigger) = {
         let line = stream.line();
@@ -201,7 +203,7 @@ fn default_stream_waits(stream: &'static Stream) -> Vec<Wait> {
     others.iter().map(|other| Wait::until(Why::DefaultStream, other.line().head)).collect()
 }
 
-/// Stores placed work as the last work of its stream.
+/// Stores GPU work that has been placed on the schedule as the last work of its stream.
 pub fn settle(stream: &'static Stream, last: Mark, trigger: Option<u64>) {
     let mut line = stream.line();
     line.last = last;
@@ -274,7 +276,8 @@ mod tests {
         assert_eq!(span(&second), (1_150, 1_150, 2_150, "default_stream"));
         assert_eq!(second.waits, [Wait { why: Why::DefaultStream, until: 1_150, op: first.op }]);
         assert_eq!(span(&submit(b, 300, KERNEL)), (2_150, 2_150, 3_150, "default_stream"));
-        // This stream is non-blocking, so its kernel only waits for the stream's own work of 9,000 ns.
+        // This stream is non-blocking, so its kernel waits only for the earlier work on the same stream, which takes
+        // 9,000 ns.
         assert_eq!(span(&submit(free, 300, KERNEL)), (9_150, 9_150, 10_150, "stream"));
         assert_eq!(head(legacy).time, 3_150);
     }
@@ -287,7 +290,7 @@ mod tests {
         let second = submit(b, 200, KERNEL);
         assert_eq!(second.waits, [Wait { why: Why::Event(77), until: 1_150, op: first.op }]);
         assert_eq!(span(&second), (1_150, 1_150, 2_150, "event"));
-        // This kernel only waits for the previous work on its stream.
+        // This kernel waits only for the previous work on its stream.
         let third = submit(b, 300, KERNEL);
         assert_eq!(third.waits, [Wait { why: Why::Stream, until: 2_150, op: second.op }]);
         assert_eq!(span(&submit(b, 4_000, KERNEL)), (4_000, 4_050, 5_050, "launch"));

@@ -182,7 +182,8 @@ pub struct Settings {
     pub truth_schedule: Option<PathBuf>,
 }
 
-/// Returns the settings of this process, which are read once from the environment. Aborts on an invalid value.
+/// Returns the settings of this process, which are read once from the environment. Aborts the process if a variable has
+/// an invalid value.
 pub fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
@@ -288,7 +289,7 @@ impl Env<'_> {
     }
 }
 
-/// Word in GPUSIM_KERNELS: with it, the duration of kernels that have no other duration depends on their name.
+/// Word in GPUSIM_KERNELS that gives a kernel without a specified duration a duration that depends on its name.
 const BY_NAME: &str = "by_name";
 
 fn words(list: &str) -> impl Iterator<Item = &str> {

@@ -8,14 +8,14 @@ use crate::stream::Event;
 use std::ffi::c_void;
 
 /// Creates a file descriptor that represents memory or a memory pool, and that a program sends to another process. The
-/// file is empty.
+/// file behind the descriptor is empty.
 pub fn descriptor() -> Result<i32, CuError> {
     // SAFETY: the name is a C string.
     let descriptor = unsafe { libc::memfd_create(c"gpusim".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 { Err(OPERATING_SYSTEM) } else { Ok(descriptor) }
 }
 
-/// Checks that `descriptor` is an open file descriptor, for any kind of file.
+/// Checks that `descriptor` is an open file descriptor; the kind of file does not matter.
 pub fn check_descriptor(descriptor: i32) -> Result<(), CuError> {
     // SAFETY: F_GETFD accepts any number.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };

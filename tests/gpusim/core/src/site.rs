@@ -1,6 +1,6 @@
 //! Call sites: a test program's own description of the functions that it is executing. Tests compare the stacks that a
-//! profiler captured with these call sites. Call sites must be an independent reference, so this module never reads a
-//! stack.
+//! profiler captured with these call sites. This module never reads a stack, because call sites must be independent of
+//! the profiler's way to read stacks.
 
 use crate::sync::lock;
 use std::collections::HashSet;

@@ -17,14 +17,14 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Object to which a CUstream handle points. Streams are never freed, so that a call with a stale handle fails and does
-/// not crash the process.
+/// Object to which a CUstream handle points. Streams are never freed, so that a call with the handle of a destroyed
+/// stream fails instead of crashing the process.
 #[derive(Debug)]
 pub struct Stream {
     magic: u64,
-    /// Id of the stream in activity records: 7 for a context's default stream, and from 13 for other streams.
+    /// Id of the stream in activity records: 7 for a CUDA context's default stream, and 13 or more for other streams.
     pub id: u32,
-    /// Context in which the stream's work runs.
+    /// CUDA context in which the stream's work runs.
     pub context: &'static Context,
     /// Whether this stream and the legacy default stream wait for each other.
     pub is_blocking: bool,
@@ -135,7 +135,7 @@ impl Stream {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Makes the stream's handle invalid. Running GPU work continues.
+    /// Marks the stream as destroyed, so that its handle is invalid. GPU work that is still running continues.
     pub fn retire(&self) {
         self.alive.store(false, Relaxed);
     }
@@ -202,7 +202,7 @@ impl Stream {
         host_fn::wait(|| self.host_functions.load(Relaxed) == 0);
     }
 
-    /// Returns [`NOT_READY`] while the stream has unfinished work.
+    /// Returns [`NOT_READY`] if the stream still has unfinished work.
     pub fn query(&'static self) -> Result<(), CuError> {
         if clock::is_ahead(self.done_at()) || self.host_functions.load(Relaxed) > 0 {
             Err(NOT_READY)
@@ -212,11 +212,12 @@ impl Stream {
     }
 }
 
-/// Object to which a CUevent handle points. Destroyed events are reused and never freed.
+/// Object to which a CUevent handle points. The memory of destroyed CUDA events is reused for new events and never
+/// freed.
 #[derive(Debug)]
 pub struct Event {
     magic: AtomicU64,
-    /// Id of the event in activity records. The id is unique, even if an earlier event had the same handle.
+    /// Id of the event in activity records. The id is unique, even if a destroyed event had the same handle.
     id: AtomicU32,
     /// Id of the context in which the event was created.
     context: AtomicU32,
@@ -291,7 +292,8 @@ impl Event {
         self.sync_id.load(Relaxed)
     }
 
-    /// Records the event on a stream. The event completes when the stream's earlier work is done.
+    /// Records the event on a stream. The event completes when the work that was submitted to the stream before it is
+    /// done.
     pub fn record(&'static self, stream: &'static Stream) {
         let capture = stream.capture();
         if capture.is_none() {
@@ -337,7 +339,7 @@ impl Event {
         clock::wait_until(self.time());
     }
 
-    /// Returns [`NOT_READY`] until the event has completed.
+    /// Returns [`NOT_READY`] if the event has not completed yet.
     pub fn query(&self) -> Result<(), CuError> {
         if clock::is_ahead(self.time()) { Err(NOT_READY) } else { Ok(()) }
     }

@@ -9,11 +9,11 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores errno, and restores it on drop.
+/// Saves errno, and restores the saved value on drop.
 pub struct Errno(i32);
 
 impl Errno {
-    /// Stores the current errno.
+    /// Saves the current value of errno.
     pub fn kept() -> Self {
         // SAFETY: errno's location is valid for as long as the thread runs.
         Self(unsafe { *libc::__errno_location() })

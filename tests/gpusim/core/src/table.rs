@@ -12,7 +12,7 @@ use crate::work::{Fate, Work};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Id for which `cuGetExportTable` returns the [`CoreTable`]; the function fails for any other id.
+/// Id for which `cuGetExportTable` returns the [`CoreTable`]; for any other id, `cuGetExportTable` fails.
 pub const GPUSIM_UUID: [u8; 16] = *b"gpusim-core-tab1";
 
 /// Ids of the resource domain's callbacks.
@@ -71,12 +71,12 @@ const WORDS: usize = 14;
 pub struct CallbackBits([[AtomicU64; WORDS]; DOMAINS]);
 
 impl CallbackBits {
-    /// Creates the bits with all callbacks off.
+    /// Creates the bits with all callbacks disabled.
     pub const fn new() -> CallbackBits {
         CallbackBits([const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS])
     }
 
-    /// Whether a callback is on.
+    /// Whether a callback is enabled.
     #[inline]
     pub fn is_on(&self, domain: u32, id: u32) -> bool {
         let word = self.0.get(domain as usize).and_then(|d| d.get(id as usize / 64));
@@ -96,7 +96,7 @@ impl CallbackBits {
         true
     }
 
-    /// Enables the callbacks that are enabled in at least one of `all`, and no others.
+    /// Enables exactly the callbacks that are enabled in at least one element of `all`.
     pub fn unite<'a>(&self, all: impl Iterator<Item = &'a CallbackBits> + Clone) {
         for (domain, words) in self.0.iter().enumerate() {
             for (at, word) in words.iter().enumerate() {
@@ -120,9 +120,9 @@ impl Default for CallbackBits {
     }
 }
 
-/// Callbacks and activity kinds that at least one client has enabled. The library libcupti writes these switches, and
-/// every API call reads them. If no client has enabled a callback or record for an API call, the check costs only two
-/// loads.
+/// Callbacks and activity kinds that at least one CUPTI client has enabled. The library libcupti writes these switches,
+/// and every API call reads them. If no client has enabled a callback or record for an API call, the API call only
+/// loads two values to find this out.
 #[derive(Debug)]
 pub struct Switches {
     /// Callbacks that at least one client has enabled.
@@ -152,7 +152,8 @@ impl Switches {
         }
     }
 
-    /// Returns the current time on the client's clock or, if there is none, on libcuda's clock, which `now` reads.
+    /// Returns the current time on the client's clock; if the client has no clock function, on libcuda's clock, which
+    /// `now` reads.
     pub fn client_time(&self, now: impl FnOnce() -> u64) -> u64 {
         match self.client_clock.load(Ordering::Relaxed) {
             0 => now(),
@@ -177,9 +178,10 @@ pub static SWITCHES: Switches = Switches::new();
 pub struct Hooks {
     /// Called for an enabled API callback: `site` 0 is ENTER, `site` 1 is EXIT with the call's result.
     pub api: extern "C" fn(&mut Call, site: u32, result: *const u32, context: *mut c_void, uid: u32),
-    /// Called for every resource callback, even if it is not enabled, with the id, context, stream and descriptor.
+    /// Called for every resource callback, even if no client has enabled it, with the id, context, stream and
+    /// descriptor.
     pub resource: extern "C" fn(u32, *mut c_void, *mut c_void, *mut c_void),
-    /// Called for every synchronize callback, even if it is not enabled, with the id, context and stream.
+    /// Called for every synchronize callback, even if no client has enabled it, with the id, context and stream.
     pub synchronize: extern "C" fn(u32, *mut c_void, *mut c_void),
     /// Called when GPU work of an enabled activity kind was submitted. Returns the fate of the activity record.
     pub record: extern "C" fn(&Work) -> Fate,
@@ -189,13 +191,14 @@ pub struct Hooks {
     pub dependency: extern "C" fn(&Dependency),
     /// Called when pages of unified memory have migrated, if the counter for this direction is enabled.
     pub unified: extern "C" fn(&Move),
-    /// Called when the driver shuts down. After this function returns, no callback is made and no buffer is delivered.
+    /// Called when the driver shuts down. After this function returns, libcupti makes no callback and delivers no
+    /// buffer.
     pub stop: extern "C" fn(),
 }
 
 static HOOKS: AtomicPtr<Hooks> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Calls libcupti if it is attached.
+/// Calls a function of libcupti if libcupti is attached.
 #[inline]
 pub fn with_hooks<T>(f: impl FnOnce(&'static Hooks) -> T) -> Option<T> {
     // SAFETY: `attach` stores a `&'static Hooks`, and libcupti is never unloaded.
@@ -219,9 +222,9 @@ pub struct CoreTable {
     /// Finds the devices without loading an injected library; returns 0 or the driver's error.
     pub start_devices: extern "C" fn() -> u32,
     pub settle: extern "C" fn(*const Work, usize, Fate),
-    /// Counts a fault that belongs to no GPU work in the truth file.
+    /// Counts, in the truth file, a fault that is not related to any GPU work.
     pub count_fault: extern "C" fn(Fault),
-    /// Sets the kind of client function that runs on this thread. Returns the previous kind.
+    /// Sets the kind of client function that runs on this thread. Returns the kind that was set before.
     pub swap_client: extern "C" fn(Client) -> Client,
     pub client: extern "C" fn() -> Client,
     pub kernel: extern "C" fn(*const c_char) -> *mut c_void,

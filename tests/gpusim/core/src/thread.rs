@@ -1,6 +1,6 @@
 //! The driver's state per thread: the API calls in progress, the thread's contexts and its call site. When a thread
-//! exits, the next new thread reuses the exited thread's tally. So memory use does not grow in a program that starts
-//! thousands of threads.
+//! exits, the next new thread reuses the exited thread's tally. Therefore memory use does not grow in a program that
+//! starts thousands of threads.
 
 use crate::context::Context;
 use crate::site::Site;
@@ -31,13 +31,13 @@ pub enum Client {
 /// Computes the end of a kernel that works together with kernels on other GPUs, such as the kernel of a collective.
 #[derive(Clone, Copy)]
 pub struct Meeting {
-    /// Returns the end time of a kernel that began at `start`; waits until this time is known.
+    /// Returns the time at which a kernel that began at `start` ends; blocks until this time is known.
     pub end: extern "C" fn(argument: *mut c_void, start: u64) -> u64,
     /// Argument of `end`.
     pub argument: *mut c_void,
 }
 
-/// The driver's state for one thread. Other threads access only `tally`.
+/// The driver's state for one thread. Other threads access only the field `tally`.
 pub struct Thread {
     /// Id of the thread, from gettid().
     pub tid: u32,
@@ -53,7 +53,7 @@ pub struct Thread {
     pub number: Cell<Option<usize>>,
     /// With the stepped clock: the time in ns that the running host function has taken so far.
     pub host_function: Cell<Option<u64>>,
-    /// Whether GPUSIM_LEAVE_OUT leaves out the current call, which then takes no time.
+    /// Whether GPUSIM_LEAVE_OUT names the current call, which then takes no time.
     pub is_left_out: Cell<bool>,
     /// Whether the current call has submitted a programmatic launch.
     pub is_programmatic: Cell<bool>,
@@ -65,7 +65,7 @@ pub struct Thread {
     pub symbol: Cell<*const c_char>,
     /// Call site that the program last set with gpusim_site.
     pub site: Cell<Option<&'static Site>>,
-    /// Condition for the end of the next submitted kernel.
+    /// Function that returns the end time of the next submitted kernel.
     pub meeting: Cell<Option<Meeting>>,
     /// Kind of client function that runs on this thread.
     pub client: Cell<Client>,
@@ -73,7 +73,7 @@ pub struct Thread {
     pub contexts: RefCell<Vec<&'static Context>>,
     /// This thread's own default streams, one per context.
     pub own_streams: RefCell<Vec<(&'static Context, &'static Stream)>>,
-    /// This thread's sums for the truth file.
+    /// This thread's counts of GPU work for the truth file.
     pub tally: &'static ThreadTally,
     /// Cache of recent call sites, keyed by the pointer to the text, because programs set the same string literals
     /// repeatedly.
@@ -87,7 +87,7 @@ thread_local! {
 /// Tallies of ended threads, for reuse by new threads.
 static SPARE: Mutex<Vec<&'static ThreadTally>> = Mutex::new(Vec::new());
 
-/// The calling thread's state.
+/// Returns the calling thread's state.
 #[inline]
 pub fn current() -> &'static Thread {
     let thread = CURRENT.get();
@@ -155,7 +155,7 @@ unsafe extern "C" fn end(thread: *mut c_void) {
 }
 
 impl Thread {
-    /// Records the program's call site; `None` clears it.
+    /// Stores the call site that the program set; `None` clears it.
     pub fn set_site(&self, text: Option<&CStr>) {
         let Some(text) = text else { return self.site.set(None) };
         let key = text.as_ptr();

@@ -1,6 +1,6 @@
 //! The truth file: a summary of the GPU work that the simulated GPU really ran. The file contains only data from the
-//! simulation and the test program's own call sites. Each thread has its own sums, so that launching threads do not
-//! slow each other down. Memory use does not grow with the number of launches.
+//! simulation and the test program's own call sites. Each thread counts its GPU work separately, so that launching
+//! threads do not slow each other down. Memory use does not grow with the number of launches.
 
 use crate::faults::Fault;
 use crate::kernel::Kernel;
@@ -42,7 +42,7 @@ impl Sum {
 }
 
 /// Sums for one key: for all GPU work, and for GPU work without an activity record. GPU work has no activity record if
-/// no client records it or if its record is lost.
+/// no client enabled its activity kind or if its record is lost.
 #[derive(Clone, Copy, Default)]
 struct Row {
     all: Sum,
@@ -67,8 +67,8 @@ struct Tally {
 
 struct Truth {
     detail: Option<Mutex<BufWriter<File>>>,
-    /// File with a line for each kernel, copy or fill that starts. The lines are written immediately, so they remain
-    /// even if the process is killed.
+    /// File to which a line is written when a kernel, copy or fill starts. Each line is written immediately, so it
+    /// remains even if the process is killed.
     started: Option<File>,
     keys: Mutex<(HashMap<Key, u32>, Vec<Key>)>,
     tallies: Mutex<Vec<&'static ThreadTally>>,
@@ -107,8 +107,7 @@ fn create(path: &Path) -> BufWriter<File> {
     BufWriter::with_capacity(1 << 20, file)
 }
 
-/// Creates the truth files. This function is called when the driver starts, so that the files exist even if no work
-/// runs.
+/// Creates the truth files. Called when the driver starts, so that the files exist even if no GPU work runs.
 pub fn open() {
     if let Some(path) = settings::get().truth_summary.as_ref().filter(|_| truth().is_some()) {
         drop(create(path));
@@ -215,7 +214,7 @@ impl Tally {
     }
 }
 
-/// Counts the fate of activity records that were in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
+/// Counts what happened to activity records that were in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
 pub fn settle(works: &[Work], fate: Fate) {
     let Some(truth) = truth() else { return };
     if fate == Fate::Delivered {
@@ -233,7 +232,7 @@ pub fn settle(works: &[Work], fate: Fate) {
     }
 }
 
-/// Counts a fault that belongs to no GPU work.
+/// Counts a fault that is not related to any GPU work.
 pub fn count_fault(fault: Fault) {
     if let Some(truth) = truth() {
         truth.count_fault(fault);
@@ -247,7 +246,7 @@ pub fn flush(corr_ids: u64) {
     }
 }
 
-/// Writes the final sums. GPU work that starts later is not counted.
+/// Writes the sums to the truth file for the last time. GPU work that starts after this is not counted.
 pub fn close(corr_ids: u64) {
     if let Some(truth) = truth() {
         truth.closed.store(true, Relaxed);

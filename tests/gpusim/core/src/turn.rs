@@ -1,12 +1,12 @@
 //! Host threads on the stepped clock. Each thread has its own clock, which only the thread's API calls and
 //! `gpusim_work` advance.
 //!
-//! The clocks, not the operating system, determine the order of calls. A call begins when no other declared thread is
-//! at an earlier time. At equal times, the thread with the smaller index is first. So two runs of a program give the
-//! same schedule. The main thread has index 0, and `gpusim_fork` declares further threads. If a thread waits for
-//! another thread outside the simulation (`pthread_join`, a mutex), all clocks stop, and the program ends with a
-//! message. Use `gpusim_join`, `gpusim_lock` and `gpusim_meet`, which wait inside the simulation. Undeclared threads do
-//! not take turns, so their order differs between runs.
+//! The clocks, not the operating system, determine the order of calls. A call begins when no other declared thread's
+//! clock shows an earlier time. If several clocks show the same time, the thread with the smallest index goes first.
+//! Therefore two runs of a program give the same schedule. The main thread has index 0, and `gpusim_fork` declares
+//! further threads. If a thread waits for another thread outside the simulation (`pthread_join`, a mutex), all clocks
+//! stop, and the program ends with a message. Use `gpusim_join`, `gpusim_lock` and `gpusim_meet`, which wait inside the
+//! simulation. Undeclared threads do not take turns, so their order differs between runs.
 
 use crate::clock;
 use crate::journal;
@@ -24,7 +24,8 @@ pub const BEGINNING: u64 = 1_000_000;
 /// State of a declared thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The thread runs. Another thread's call waits until this thread's clock has passed the time of that call.
+    /// The thread runs. A call of another thread waits until this thread's clock has passed the time at which that call
+    /// begins.
     Active,
     /// The thread waits for another thread.
     Blocked,
@@ -52,7 +53,7 @@ struct Turns {
     meetings: BTreeMap<u64, Vec<usize>>,
     /// Pairs of threads: the first thread waits until the second thread ends.
     joining: Vec<(usize, usize)>,
-    /// Number of changes to this state. A waiting thread reads this number to detect that other threads make progress.
+    /// Number of changes to this state. If this number grows, a waiting thread knows that other threads make progress.
     changes: u64,
 }
 
@@ -154,7 +155,7 @@ static TURNS: Mutex<Turns> = Mutex::new(Turns {
     changes: 0,
 });
 static CHANGED: Condvar = Condvar::new();
-/// Latest time on any thread's clock. The clock of a new undeclared thread starts at this time.
+/// Latest time that any thread's clock has shown. The clock of a new undeclared thread starts at this time.
 static LATEST: AtomicU64 = AtomicU64::new(BEGINNING);
 
 fn turns() -> MutexGuard<'static, Turns> {
@@ -169,8 +170,8 @@ pub fn host_time(thread: &Thread) -> u64 {
     thread.host.get()
 }
 
-/// Advances the thread's clock to `time`, if the clock is behind `time`. Inside an API call, other threads see the new
-/// time only when the call ends, so that each call is over before the next call begins.
+/// Advances the thread's clock to `time`, unless the clock already shows a later time. During an API call, other
+/// threads do not see the new time until the call ends, so that each call is over before the next call begins.
 pub fn reach(thread: &Thread, time: u64) {
     thread.host.set(host_time(thread).max(time));
 }
@@ -256,9 +257,9 @@ pub fn end_call(thread: &Thread, entered: u64, cost: u64) {
     publish(thread);
 }
 
-/// With GPUSIM_PACE=1: the longest delay so far, in ns, by which a call really began later than in the schedule. The
-/// times in activity records are shifted by this delay, so that GPU work begins as long after its call as in the
-/// schedule.
+/// With GPUSIM_PACE=1: the longest delay, in ns, by which a call has so far really begun later than in the schedule.
+/// The times in activity records are shifted by this delay, so the time between a call and the begin of its GPU work is
+/// the same as in the schedule.
 static SHIFT: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the time in ns by which activity records are later than the schedule, or 0 without GPUSIM_PACE.
@@ -285,7 +286,8 @@ pub fn apart<T>(block: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs a host function. While it runs, its thread does not wait for turns. Returns the time that the function took.
+/// Runs a host function. While the function runs, its thread does not wait for turns. Returns the time that the
+/// function took.
 pub fn host_function(run: impl FnOnce()) -> u64 {
     let thread = thread::current();
     let outer = thread.host_function.replace(Some(0));
@@ -305,8 +307,8 @@ pub fn work(ns: u64) {
     }
 }
 
-/// Declares a thread that the caller is about to create. The new thread's clock starts at the calling thread's time.
-/// Returns the new thread's index.
+/// Declares a thread that the caller is about to create. The new thread's clock starts at the time that the calling
+/// thread's clock shows. Returns the new thread's index.
 pub fn fork() -> u64 {
     let mut made = 0;
     in_turn(|turns, number| made = turns.declare(turns.threads[number].clock));
@@ -361,8 +363,8 @@ pub fn end(thread: &Thread) {
     }
 }
 
-/// Exports the functions that programs call on the stepped clock. These functions pass their arguments to `$host`. Both
-/// libcuda and libcudart export these functions, because a program links only one of the two libraries.
+/// Exports the functions that programs call on the stepped clock. The generated functions pass their arguments to
+/// `$host`. Both libcuda and libcudart export these functions, because a program links only one of the two libraries.
 #[macro_export]
 macro_rules! host_functions {
     ($host:path) => {

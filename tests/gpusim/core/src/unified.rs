@@ -30,7 +30,7 @@ pub enum Direction {
 /// A migration of pages.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-#[allow(missing_docs)] // the fields have the names of the record's fields
+#[allow(missing_docs)] // the fields have the names of the activity record's fields
 pub struct Move {
     pub direction: Direction,
     pub bytes: u64,
@@ -45,7 +45,7 @@ pub struct Move {
 /// Device of each page that is not on the host.
 static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default);
 
-/// Removes the pages of freed memory from the table, so that they no longer count as pages on a device.
+/// Removes the pages of freed memory from the table, so that they are no longer counted as pages on a device.
 pub fn forget(start: u64, bytes: u64) {
     let mut pages = lock(&PAGES);
     for page in start / PAGE..(start + bytes).div_ceil(PAGE) {
@@ -54,7 +54,7 @@ pub fn forget(start: u64, bytes: u64) {
 }
 
 /// Moves all pages of an address range to the device `target`, or to the host if `target` is `None`. Pages that are
-/// already there do not move. The migration runs in the stream's order.
+/// already at the target do not move. The migration is ordered like other work on the stream.
 pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<u32>) {
     let mut pages = lock(&PAGES);
     let (mut at, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));

@@ -19,7 +19,7 @@ pub struct UserObject {
 const MAGIC: u64 = u64::from_le_bytes(*b"userobj\x01");
 
 impl UserObject {
-    /// Creates an object with this number of references, which the caller owns.
+    /// Creates a user object with this number of references, which the caller owns.
     pub fn create(destroy: HostFn, argument: *mut c_void, references: u32) -> &'static UserObject {
         Box::leak(Box::new(UserObject {
             magic: AtomicU64::new(MAGIC),

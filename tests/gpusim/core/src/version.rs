@@ -1,5 +1,5 @@
-//! Differences between the CUPTI versions that the simulation can imitate. Only this module tests versions: all other
-//! modules call its functions.
+//! Differences between the CUPTI versions that the simulation can imitate. Only this module compares CUPTI versions:
+//! all other modules call its functions.
 
 /// A CUPTI release that `GPUSIM_CUPTI_VERSION` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,8 +14,8 @@ pub enum CuptiVersion {
     V13_0,
     /// Version 13.2: activity kinds up to 59, and `cuptiActivityGetStructSize` exists.
     V13_2,
-    /// Version 13.4: no call works without a driver, activity records contain the source graph node, and several
-    /// clients can record at the same time.
+    /// Version 13.4: every call needs a driver, activity records contain the source graph node, and several clients can
+    /// record at the same time.
     V13_4,
 }
 
@@ -116,25 +116,26 @@ impl CuptiVersion {
         }
     }
 
-    /// Whether the runtime reports `<<<>>>` under its own id 505 instead of as `cudaLaunchKernel`. CUPTI 13.0 has this
-    /// id but does not use it (measured on an H100). The simulation assumes that later releases use it, so that tests
-    /// cover both cases.
+    /// Whether the runtime reports a `<<<>>>` launch with the callback id 505 instead of the id of `cudaLaunchKernel`.
+    /// CUPTI 13.0 has this id but does not use it (measured on an H100). The simulation assumes that later CUPTI
+    /// releases use this id, so that tests cover both cases.
     pub fn has_own_stub_launch_id(self) -> bool {
         self > V13_0
     }
 
-    /// Whether the runtime waits for a CUDA context by `cuCtxSynchronize_v2`, which is new in CUDA 13.0.
+    /// Whether the runtime waits for a CUDA context with `cuCtxSynchronize_v2`, which is new in CUDA 13.0.
     pub fn synchronizes_by_context(self) -> bool {
         self >= V13_0
     }
 
-    /// Error of a call that needs an initialised CUPTI, if CUPTI is not initialised: 15 up to version 12.9, and 999
-    /// since 13.0.
+    /// Error that a CUPTI call returns if it needs an initialised CUPTI and CUPTI is not initialised: 15 up to version
+    /// 12.9, and 999 since 13.0.
     pub fn not_initialized(self) -> u32 {
         if self >= V13_0 { 999 } else { 15 }
     }
 
-    /// Whether calls that need no device also work without libcuda. In versions before 13.3, such calls work.
+    /// Whether CUPTI calls that need no device also work without libcuda. In CUPTI versions before 13.3, such calls
+    /// work.
     pub fn works_without_driver(self) -> bool {
         self < V13_4
     }
@@ -144,12 +145,13 @@ impl CuptiVersion {
         self.api_version() >= 27
     }
 
-    /// Whether each thread has its own buffers by default. Attribute 9, which is new in 12.3, overrides this.
+    /// Whether each thread has its own buffers by default. Attribute 9, which is new in CUPTI 12.3, overrides this
+    /// default.
     pub fn has_thread_buffers(self) -> bool {
         self >= V12_9
     }
 
-    /// Error of `cuptiActivityEnable` and of `cuptiActivityGetNextRecord` for an unknown activity kind.
+    /// Error that `cuptiActivityEnable` and `cuptiActivityGetNextRecord` return for an unknown activity kind.
     pub fn unknown_kind(self) -> u32 {
         if self >= V12_9 { 21 } else { 999 }
     }
@@ -159,7 +161,7 @@ impl CuptiVersion {
         if self >= V13_2 { 59 } else { 54 }
     }
 
-    /// Whether queries of events and streams have records of kind 38, which is new in 12.8.
+    /// Whether a query of an event or stream has an activity record of kind 38, which is the case since CUPTI 12.8.
     pub fn records_queries(self) -> bool {
         self >= V12_9
     }
@@ -182,7 +184,8 @@ impl CuptiVersion {
             kind::CUDA_EVENT => [24, 24, 56, 56, 56, 56][self as usize],
             kind::SYNCHRONIZATION => [40, 40, 56, 56, 56, 56][self as usize],
             kind::GRAPH_TRACE => [48, 48, 56, 56, 56, 56][self as usize],
-            // The kind UNKNOWN_KIND represents kinds of later versions, which a reader of records must skip.
+            // The kind UNKNOWN_KIND represents the activity kinds of later CUPTI versions, which a reader of records
+            // must skip.
             super::faults::UNKNOWN_KIND => 64,
             _ => return None,
         })

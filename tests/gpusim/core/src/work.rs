@@ -134,7 +134,7 @@ pub struct NodeRun {
 }
 
 /// A kernel, copy, memset or graph launch. The times are already known when the work is submitted, because the
-/// simulated GPU only adds durations.
+/// simulation computes them from durations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // the fields have the names of the record's fields
@@ -185,7 +185,7 @@ impl Work {
     }
 }
 
-/// Fate of the activity record of GPU work.
+/// What happened to the activity record of GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fate {
@@ -200,7 +200,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Returns the name of the fate in the truth file.
+    /// Returns the name of this value in the truth file.
     pub fn name(self) -> &'static str {
         match self {
             Fate::Untraced => "untraced",

@@ -1,6 +1,6 @@
 //! Reads cubins, which are ELF files whose functions are kernels. This module reads the names of the kernels, the names
-//! and sizes of the variables, and the length of the cubin. A program passes an image without its length. So all
-//! offsets are taken from the image's headers, as the real driver does.
+//! and sizes of the variables, and the length of the cubin. A program passes an image to the driver without its length.
+//! Therefore all offsets are taken from the image's headers, as the real driver does.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};
@@ -78,8 +78,8 @@ impl Cubin {
         for symbol in tables.flat_map(|symbols| image.symbols(symbols, sections.get(symbols.link))) {
             match symbol.kind {
                 FUNCTION if symbol.is_entry => drop(kernels.insert(symbol.name)),
-                // This function is called only by kernels. The function's code section was counted as a kernel above,
-                // so its name is removed here.
+                // This function can only be called by kernels, so the host cannot launch it. The function's code
+                // section was counted as a kernel above, so its name is removed from the kernels here.
                 FUNCTION => drop(kernels.remove(&symbol.name)),
                 VARIABLE if symbol.bytes > 0 => drop(variables.insert(symbol.name, symbol.bytes)),
                 _ => {}
@@ -91,7 +91,7 @@ impl Cubin {
 
 impl Image {
     fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
-        // SAFETY: the C API requires a complete image, whose headers give the offsets of its parts.
+        // SAFETY: the C API requires a complete image; its headers contain the offsets of all parts of the image.
         unsafe { self.0.add(at).cast::<[u8; N]>().read_unaligned() }
     }
 

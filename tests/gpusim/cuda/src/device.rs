@@ -35,7 +35,7 @@ fn error_text(out: Out<Text>, text: Option<Text>) -> u32 {
     error::code(set.and(text.map(drop).ok_or(INVALID_VALUE)))
 }
 
-/// Returns the handle of the device with this ordinal; handle and ordinal are the same number.
+/// Returns the handle of the device with this ordinal; the handle is the same number as the ordinal.
 pub(crate) fn check(device: u32) -> Result<u32, CuError> {
     if device < settings::get().devices { Ok(device) } else { Err(INVALID_DEVICE) }
 }
@@ -75,9 +75,9 @@ fn attribute(attribute: u32, device: u32) -> u32 {
         81 => 228 << 10,                     // shared memory per multiprocessor
         82 => 65_536,                        // registers per multiprocessor
         84 | 86 | 88 | 100 | 101 | 133 => 0, // single-GPU board, and host memory is not device memory
-        97 => 227 << 10,                     // shared memory per block, on request
+        97 => 227 << 10,                     // maximum shared memory per block that a kernel can opt in to
         106 => 32,                           // blocks per multiprocessor
-        108 => 30 << 20,                     // L2 cache that can be set aside
+        108 => 30 << 20,                     // maximum L2 cache that can be set aside
         111 => 1 << 10,                      // shared memory reserved per block
         _ => 1,
     }

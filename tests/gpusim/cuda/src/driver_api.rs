@@ -19,7 +19,7 @@ macro_rules! driver_api {
             struct Params($($ty),*);
 
             const NAME: &std::ffi::CStr = gpusim_core::arg::literal(concat!(stringify!($name), "\0"));
-            #[allow(unused_variables)] // functions without streams do not use it
+            #[allow(unused_variables)] // functions without streams do not use `own`
             let $own = $default;
             let params = Params($($arg),*);
             gpusim_core::api::driver($id, NAME, &params, std::ptr::null(), || $body)

@@ -36,8 +36,8 @@ static TABLE: CoreTable = CoreTable {
     host,
 };
 
-/// Returns the core's function table if the caller passes gpusim's own table id. NVIDIA's private tables do not exist
-/// in the simulation.
+/// Returns the core's function table if the caller passes gpusim's own table id. Any other id fails, because NVIDIA's
+/// private tables do not exist in the simulation.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32 {
     match id.get() {
@@ -48,8 +48,8 @@ extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32
 }
 
 /// Sets the calling thread's call site: frames from the root, separated by semicolons; NULL for none. Does nothing in a
-/// forked child, which cannot launch anything. In the child, the lock of the call sites may be held for ever by a
-/// thread that exists only in the parent.
+/// forked child process, which cannot launch anything. In a forked child, a thread that exists only in the parent may
+/// hold the lock of the call sites for ever.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: *const c_char) {
     if init::phase() != Phase::Child {
@@ -66,7 +66,7 @@ extern "C" fn gpusim_ready(stream: Handle) -> u64 {
 }
 
 /// Runs one of the functions that programs call on the stepped clock, such as `gpusim_work`; `what` is the function's
-/// number in `CoreTable::host`. With other clocks these functions do nothing.
+/// number in `CoreTable::host`. Unless the clock is stepped, these functions do nothing.
 extern "C" fn host(what: u32, a: u64, b: u64) -> u64 {
     if !settings::get().stepped || init::phase() == Phase::Child {
         return 0;
@@ -92,7 +92,7 @@ extern "C" fn gpusim_meeting(end: Option<extern "C" fn(*mut c_void, u64) -> u64>
     thread::current().meeting.set(end.map(|end| Meeting { end, argument }));
 }
 
-/// Writes the truth file immediately, for a program that is about to call `_exit`.
+/// Writes the truth file immediately; used by a program that is about to call `_exit`.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_truth_flush() {
     truth::flush(api::correlations_used());

@@ -1,5 +1,5 @@
-//! Driver API functions that create, copy, instantiate, update and launch CUDA graphs. Only the stepped clock uses the
-//! graph's edges.
+//! Driver API functions that create, copy, instantiate, update and launch CUDA graphs. The graph's edges have an effect
+//! only on the stepped clock.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, UPDATE_FAILURE};
@@ -15,7 +15,8 @@ use gpusim_core::stream::Stream;
 use gpusim_core::user_object::UserObject;
 use std::ptr::{null, null_mut};
 
-/// Reads a new node's dependencies. If the program passes edge data (CUgraphEdgeData), it reads the edges' kinds too.
+/// Reads the nodes on which a new node depends. If the program passes edge data (CUgraphEdgeData), this function reads
+/// the edges' kinds too.
 pub(crate) fn edges_of(nodes: In<Handle>, data: In<u64>, count: usize) -> Result<Vec<Edge>, CuError> {
     const PROGRAMMATIC: u8 = 1;
     let edge = |at: usize| {
@@ -41,8 +42,8 @@ fn add_with(node: Out<Handle>, graph: Handle, edges: Vec<Edge>, what: What) -> R
     node.set(graph.add(what, edges).handle())
 }
 
-/// Converts the parameters of a graph node of any kind to the node's action. Some kinds write results back to the
-/// parameters.
+/// Converts the parameters of a graph node of any kind to the node's action. For some kinds of nodes, results are
+/// written back to the parameters.
 fn any(params: Out<AnyNode<KernelNode>>) -> Result<What, CuError> {
     let mut all = params.get()?;
     let AnyNode { kind, what, .. } = all;

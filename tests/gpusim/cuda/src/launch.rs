@@ -1,5 +1,5 @@
 //! Driver API functions that launch kernels. These functions do not use the macro `driver_api`, because profilers read
-//! the struct of their arguments, and their CUPTI callbacks contain the kernel's name.
+//! the struct with their arguments, and because CUPTI's callbacks for launches contain the kernel's name.
 
 use gpusim_core::api;
 use gpusim_core::arg::{Handle, In, literal};
@@ -41,7 +41,7 @@ struct Config {
 #[derive(Clone, Copy)]
 struct Attribute {
     id: u32,
-    /// CUlaunchAttributeValue, which has 8-byte alignment.
+    /// CUlaunchAttributeValue, which must be aligned to 8 bytes.
     value: AttributeValue,
 }
 

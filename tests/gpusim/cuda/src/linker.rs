@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Mutex;
 
-/// Linkers in use: each has an image and a number, and the number is the linker's handle.
+/// Linkers that the program has created: each has an image and a number, and the number is the linker's handle.
 #[derive(Default)]
 struct Linkings {
     made: usize,

@@ -1,5 +1,6 @@
 //! Driver API functions for virtual memory management: a program reserves addresses, creates memory, and then maps the
-//! memory to the addresses. Simulated memory stores no bytes, so a reserved address already works as memory.
+//! memory to the addresses. Simulated memory stores no bytes, so reserved addresses can be used even if no memory is
+//! mapped to them.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
@@ -71,8 +72,8 @@ driver_api! {
             return Err(NOT_SUPPORTED);
         }
         share::check_descriptor(shared as i32)?;
-        // The descriptor does not contain the memory's device. So the memory is treated as memory of the current device
-        // that may be shared again.
+        // The file descriptor does not contain the memory's device. Therefore the memory is treated as memory of the
+        // current device that may be shared again.
         let place = ON_DEVICE | u64::from(device()?) << 32;
         handle.set(new_handle([PINNED | u64::from(POSIX_DESCRIPTOR) << 32, place, 0, 0]))
     }

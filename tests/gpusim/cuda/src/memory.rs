@@ -1,4 +1,4 @@
-//! Driver API functions for allocations, copies and memsets. Bytes are only moved with GPUSIM_MATH=1; see the core's
+//! Driver API functions for allocations, copies and memsets. Bytes are moved only with GPUSIM_MATH=1; see the core's
 //! module `contents`.
 
 use gpusim_core::arg::{Handle, In, Out};
@@ -66,8 +66,8 @@ fn directed(
     Ok(())
 }
 
-/// Returns the device that an address belongs to, and the current CUDA context if it is on this device. If the current
-/// context is on another device, the returned context is 0 (unknown).
+/// Returns the device that an address belongs to, and the current CUDA context if that context is on the same device.
+/// If the current context is on another device, the returned context is 0 (unknown).
 fn place_of(address: u64) -> Result<Place, CuError> {
     let device = memory::device_of(address).ok_or(INVALID_VALUE)?;
     let context = thread::current().context().filter(|c| c.device == device);

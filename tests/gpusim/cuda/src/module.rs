@@ -1,5 +1,5 @@
-//! Driver API functions for modules and libraries, which accept any image. A program finds only those kernels and
-//! variables of a cubin that the cubin contains. In any other image (PTX, fat binary), every kernel and variable is
+//! Driver API functions for modules and libraries, which accept any image. If the image is a cubin, a program finds
+//! only the kernels and variables that it contains. If the image is PTX or a fat binary, every kernel and variable is
 //! found, because the simulation cannot read such images.
 
 use crate::cubin::Cubin;
@@ -98,8 +98,8 @@ fn kernel(out: Out<Handle>, module: Handle, name: Text) -> Result<(), CuError> {
 /// Reported size, in bytes, of a variable whose real size is unknown.
 const UNKNOWN_BYTES: usize = 4096;
 
-/// Returns the address and size of a module's variable. The variable's memory exists from the first query until the
-/// module is unloaded.
+/// Returns the address and size of a module's variable. The variable's memory exists from the program's first query
+/// until the module is unloaded.
 fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) -> Result<(), CuError> {
     let id = check(module)?;
     let device = thread::current().context().ok_or(INVALID_CONTEXT)?.device;
@@ -122,13 +122,13 @@ fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) ->
 }
 
 /// CUjit_option values: the buffer for the compiler's log, and the buffer's size. When the call returns, the size is
-/// the number of bytes written, here 0.
+/// the number of bytes written to the log, here 0.
 const INFO_LOG: u32 = 3;
 const INFO_LOG_BYTES: u32 = 4;
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_BYTES: u32 = 6;
 
-/// Makes the compiler's logs empty. A log buffer without a size is left unchanged.
+/// Reports that the compiler's logs are empty. A log buffer without a size is left unchanged.
 fn empty_logs(count: u32, options: In<u32>, values: Out<Handle>) -> Result<(), CuError> {
     let all: Vec<u32> =
         (0..count as usize).map(|at| In(options.0.wrapping_add(at)).get()).collect::<Result<_, _>>()?;

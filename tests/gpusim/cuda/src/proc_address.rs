@@ -6,8 +6,8 @@ use gpusim_core::missing;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-/// Functions whose arguments changed: the plain name, the name of the newest version of the function, and the CUDA
-/// version in which it appeared.
+/// Functions whose arguments changed in a later CUDA version: the plain name, the name of the newest version of the
+/// function, and the CUDA version in which it appeared.
 const CHANGED: [(&str, &str, i32); 3] = [
     ("cuCtxCreate", "cuCtxCreate_v4", 12050),
     ("cuCtxSynchronize", "cuCtxSynchronize_v2", 13000),

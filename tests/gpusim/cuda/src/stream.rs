@@ -27,7 +27,7 @@ fn create(out: Out<Handle>, flags: u32, priority: i32) -> Result<(), u32> {
     out.set(stream.handle())
 }
 
-/// Logs a query of a stream or event. Since CUPTI 12.8, a query has an activity record like that of a wait, which
+/// Logs a query of a stream or event. Since CUPTI 12.8, a query has an activity record like a wait's record; the record
 /// contains the query's result.
 fn asked(
     wait: Wait,
@@ -60,8 +60,8 @@ unsafe extern "C" fn call_back(callback: *mut c_void) {
 }
 
 thread_local! {
-    /// cudaStreamCaptureMode of the calling thread. The mode is stored and returned, but has no effect: in no mode does
-    /// a call fail because of a capture.
+    /// cudaStreamCaptureMode of the calling thread. The mode is stored and returned, but has no effect: a capture never
+    /// makes a call fail, whatever the mode is.
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
 }
 

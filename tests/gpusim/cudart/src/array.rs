@@ -1,4 +1,5 @@
-//! Runtime API functions for CUDA arrays, textures and surfaces: each function calls the driver's equivalent function.
+//! Runtime API functions for CUDA arrays, textures and surfaces: each function calls the equivalent function of the
+//! driver.
 
 use crate::link::Driver;
 use crate::memory::Extent;

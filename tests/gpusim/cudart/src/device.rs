@@ -8,8 +8,8 @@ use gpusim_core::memory::DEVICE_BYTES;
 use gpusim_core::settings;
 use std::ffi::c_char;
 
-/// The first fields of cudaDeviceProp, with an H100's values, at their offsets in CUDA 13.x. In CUDA 12.x all offsets
-/// are the same, except the offset of the number of multiprocessors.
+/// The first fields of cudaDeviceProp, with an H100's values, at their offsets in CUDA 13.x. In CUDA 12.x these fields
+/// have the same offsets, except the number of multiprocessors.
 type Properties = [u8; 1008];
 
 /// Offset of the number of multiprocessors in the cudaDeviceProp of CUDA 13.x.
@@ -36,7 +36,7 @@ const LATER: [(usize, u32); 21] = [
     (656, 1),
     (660, 1),         // preemption
     (668, 1),         // cooperative launches
-    (672, 227 << 10), // shared memory per block, on request
+    (672, 227 << 10), // maximum shared memory per block that a kernel can opt in to
     (688, 32),        // blocks per multiprocessor
     (696, 1 << 10),   // shared memory reserved per block
 ];
@@ -92,8 +92,8 @@ extern "C" fn cudaDriverGetVersion(version: Out<u32>) -> u32 {
     }
 }
 
-/// Returns the name of an error. Like the real function, it initialises the runtime, but returns a name even if the
-/// initialisation fails.
+/// Returns the name of an error. Like the real function, this function initialises the runtime, but returns a name even
+/// if the initialisation fails.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetErrorName(code: u32) -> *const c_char {
     let _ = link::ready();
@@ -152,8 +152,7 @@ runtime_api! {
         const NOT_FOUND: u32 = 1;
         let result = (driver.cuGetProcAddress_v2)(name, function, version as i32, flags, Out(std::ptr::null_mut()));
         found.set_if_wanted(if result == 0 { 0 } else { NOT_FOUND });
-        // If the program receives the query's result in an argument of its own, a function that is not found is not an
-        // error.
+        // If the program passes a pointer for the result of the query, an unknown function name is not an error.
         if found.0.is_null() { check(result) } else { Ok(()) }
     }
 

@@ -1,4 +1,4 @@
-//! Attributes of a kernel that its host function identifies: the values are those that the driver returns.
+//! Attributes of a kernel that is identified by its host function: the values are those that the driver returns.
 
 use crate::runtime_api::check;
 use crate::stubs;

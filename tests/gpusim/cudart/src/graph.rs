@@ -67,7 +67,7 @@ fn instantiate(driver: &Driver, exec: Out<Handle>, graph: Handle, flags: u64) ->
     check((driver.cuGraphInstantiateWithFlags)(exec, graph, flags))
 }
 
-/// cudaGraphInstantiate got other arguments and another callback id in CUDA 12.0.
+/// In CUDA 12.0, the arguments and the callback id of cudaGraphInstantiate changed.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGraphInstantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> u32 {
     #[repr(C)]

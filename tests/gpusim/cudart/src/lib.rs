@@ -1,5 +1,6 @@
-//! The simulated `libcudart.so.13`: implements the runtime API by calls to the driver. Like the real library, it loads
-//! libcuda by its soname, and initialises it on the first API call. The state of the simulated GPU is in libcuda.
+//! The simulated `libcudart.so.13`: implements the runtime API by calls to the driver. Like the real library, libcudart
+//! loads libcuda by its soname, and initialises libcuda on the first API call. The state of the simulated GPU is in
+//! libcuda.
 
 mod link;
 #[macro_use]

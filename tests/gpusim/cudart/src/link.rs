@@ -1,4 +1,4 @@
-//! Loads libcuda by its soname, and looks up the driver functions that the runtime needs and the core's function table.
+//! Loads libcuda by its soname, and looks up the core's function table and the driver functions that the runtime needs.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
@@ -23,7 +23,7 @@ macro_rules! driver {
             /// Looks up the driver's functions in `library`; returns `None` if any of the functions is missing.
             fn find(library: Handle) -> Option<Driver> {
                 let symbol = |name: &CStr| {
-                    // SAFETY: `library` is a handle from dlopen.
+                    // SAFETY: SAFETY: `library` is a handle from dlopen.
                     let address = unsafe { libc::dlsym(library, name.as_ptr()) };
                     (!address.is_null()).then_some(address)
                 };
@@ -179,8 +179,8 @@ fn core_table(get: Handle) -> Option<&'static CoreTable> {
     unsafe { table.as_ref() }
 }
 
-/// Returns libcuda's functions; libcuda may not be initialised yet. Returns `None` if libcuda is missing or is not the
-/// simulated library.
+/// Returns libcuda's functions, even if libcuda is not initialised yet. Returns `None` if libcuda is missing or is not
+/// the simulated library.
 pub(crate) fn loaded() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let load = || {
@@ -196,7 +196,8 @@ pub(crate) const VERSION: u32 = 13000;
 
 static READY: OnceLock<Result<&'static Driver, CuError>> = OnceLock::new();
 
-/// Returns libcuda's functions after cuInit. The first call runs cuInit through pthread_once, as the real runtime does.
+/// Initialises libcuda with cuInit, and returns its functions. The first call runs cuInit through pthread_once, as the
+/// real runtime does.
 pub(crate) fn ready() -> Result<&'static Driver, CuError> {
     if let Some(ready) = READY.get() {
         return *ready;

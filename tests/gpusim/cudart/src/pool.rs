@@ -1,5 +1,6 @@
-//! Runtime API functions for memory pools. In the simulation, allocated memory belongs to the device, and no pool owns
-//! it. A pool only stores the attributes that a program sets, and reports the memory use of its device.
+//! Runtime API functions for memory pools. In the simulation, memory that is allocated from a pool belongs to the
+//! device, not to the pool. A pool only stores the attributes that a program sets; the memory use that it reports is
+//! that of the whole device.
 
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};

@@ -80,8 +80,8 @@ pub(crate) fn check(result: u32) -> Result<(), CuError> {
     if result == 0 { Ok(()) } else { Err(result) }
 }
 
-/// Converts a runtime stream handle to a handle for the driver functions without `_ptsz` suffix. `own` is the stream
-/// that the handle 0 represents in the runtime function.
+/// Converts a runtime stream handle to a handle for those driver functions that have no `_ptsz` suffix. `own` is the
+/// stream that the handle 0 represents in the runtime function.
 pub(crate) fn stream(handle: Handle, own: Default) -> Handle {
     const PER_THREAD: Handle = 2 as Handle;
     if handle.is_null() && own == Default::PerThread { PER_THREAD } else { handle }
@@ -109,7 +109,7 @@ macro_rules! runtime_api {
             struct Params($($ty),*);
 
             const NAME: &std::ffi::CStr = gpusim_core::arg::literal(concat!(stringify!($name), "\0"));
-            #[allow(unused_variables)] // functions without streams do not use it
+            #[allow(unused_variables)] // functions without streams do not use `own`
             let $own = $default;
             let params = Params($($arg),*);
             crate::runtime_api::runtime($id, NAME, &params, std::ptr::null(), |$driver| $body)

@@ -21,8 +21,8 @@ pub(crate) struct Registered {
     pub(crate) name: *const c_char,
 }
 
-/// Kernel names, keyed by the address of the kernel's host function. The names are leaked, because kernels are never
-/// removed.
+/// Kernel names, keyed by the address of the kernel's host function. The names are never freed, because kernels are
+/// never removed.
 static NAMES: LazyLock<RwLock<HashMap<usize, &'static CString>>> = LazyLock::new(RwLock::default);
 
 thread_local! {
@@ -66,7 +66,7 @@ fn look_up(function: Handle) -> Option<Registered> {
     }
 }
 
-/// Returns a handle that is not NULL; programs only check that it is not NULL.
+/// Returns any handle that is not NULL, because programs check nothing else.
 fn some_handle() -> *mut Handle {
     static CELL: usize = 0;
     (&raw const CELL).cast_mut().cast()

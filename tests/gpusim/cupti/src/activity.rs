@@ -23,8 +23,8 @@ use std::time::Duration;
 /// Activity kinds for CUPTI events and metrics, which CUPTI versions after 13.0 reject.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
 
-/// Kinds that can be enabled only for all CUDA contexts. Their records contain no context, except those of the kind for
-/// whole graphs.
+/// Activity kinds that cannot be enabled for a single CUDA context. Their records contain no context, except the
+/// records of the kind for whole graphs.
 const OF_NO_CONTEXT: [u32; 5] = [
     kind::DRIVER,
     kind::RUNTIME,
@@ -33,7 +33,7 @@ const OF_NO_CONTEXT: [u32; 5] = [
     kind::GRAPH_TRACE,
 ];
 
-/// Whether one client records whole graphs and the other client records graph nodes.
+/// Whether one client records whole graphs while the other client records graph nodes.
 fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
     let whole = |kinds: u64| kinds & (1 << kind::GRAPH_TRACE) != 0;
     let others = ALL.iter().filter(|other| other.place != one.place).map(|other| other.kinds.load(Relaxed));
@@ -81,7 +81,7 @@ extern "C" fn cuptiActivityDisable(kind: u32) -> Code {
     answer(set_kind(None, kind, false))
 }
 
-/// Enables an activity kind. The function ignores the configuration, which the simulation does not interpret.
+/// Enables an activity kind. The configuration is ignored, because the simulation does not interpret it.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnable_v2(subscriber: Handle, kind: u32, _configuration: Handle) -> Code {
     answer(set_kind(Some(subscriber), kind, true))
@@ -314,7 +314,8 @@ extern "C" fn cuptiActivityGetAttribute_v2(
     answer(get_attribute(Some(subscriber), attribute, size, value))
 }
 
-/// Sets the client's clock for later records. Records that are already in a buffer keep the earlier clock.
+/// Sets the client's clock for records that are made later. The times of records that are already in a buffer stay on
+/// the earlier clock.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Option<ClientClock>) -> Code {
     answer(link::ready().and_then(|_| clock.ok_or(INVALID_PARAMETER)).map(client_clock::register))

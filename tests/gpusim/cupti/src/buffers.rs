@@ -22,7 +22,7 @@ pub(crate) type Completed = extern "C" fn(*mut c_void, u32, *mut u8, usize, usiz
 
 /// Buffer request callback of the new interface, which receives a struct that describes the request.
 pub(crate) type RequestedV2 = extern "C" fn(&mut *mut u8, &mut usize, &mut usize, *mut c_void);
-/// Buffer completion callback of the new interface, which receives no context and no stream.
+/// Buffer completion callback of the new interface, which does not receive the context and the stream.
 pub(crate) type CompletedV2 = extern "C" fn(*mut u8, usize, usize, *mut CompleteInfo);
 
 /// CUpti_BufferCallbackCompleteInfo
@@ -33,8 +33,8 @@ pub(crate) struct CompleteInfo {
 }
 
 /// Lock that a thread holds while it requests a buffer, or while it delivers a buffer twice. Without the lock, the
-/// client could provide the same memory again between the two deliveries. With the second delivery, the client would
-/// treat this memory as free while records are written into it.
+/// client could provide the same memory for a new buffer between the two deliveries. Then the second delivery would
+/// make the client treat this memory as free while records are written into it.
 static LENDING: Mutex<()> = Mutex::new(());
 
 fn lending() -> Option<MutexGuard<'static, ()>> {
@@ -44,9 +44,9 @@ fn lending() -> Option<MutexGuard<'static, ()>> {
 /// A client's request and completion callbacks for buffers.
 #[derive(Clone, Copy)]
 pub(crate) enum Functions {
-    /// The client registered functions of the old interface.
+    /// The client registered functions of CUPTI's old buffer interface.
     Global(Requested, Completed),
-    /// The client registered functions of the new interface.
+    /// The client registered functions of CUPTI's new buffer interface.
     Own(RequestedV2, CompletedV2),
 }
 
@@ -68,7 +68,7 @@ impl Registration {
         *lock(&self.functions) = Some(functions);
     }
 
-    /// Removes the client's functions, so that CUPTI requests and delivers no more buffers.
+    /// Removes the client's functions, so that CUPTI no longer requests and delivers buffers.
     pub(crate) fn forget(&self) {
         *lock(&self.functions) = None;
     }
@@ -81,7 +81,7 @@ impl Registration {
         *lock(&self.functions)
     }
 
-    /// Counts a record that found no buffer.
+    /// Counts an activity record that was dropped because no buffer was available.
     pub(crate) fn count_dropped(&self) {
         self.dropped.fetch_add(1, Relaxed);
     }
@@ -105,7 +105,7 @@ impl Registration {
 }
 
 /// Number of complete records in a buffer. The counter is never freed, because pending records point to it; a later
-/// buffer reuses it.
+/// buffer can reuse the counter.
 #[derive(Default)]
 pub(crate) struct Progress(AtomicU32);
 
@@ -131,13 +131,13 @@ pub(crate) struct Buffer {
     pub(crate) works: Vec<Work>,
 }
 
-// SAFETY: the memory belongs to CUPTI until the buffer is returned to the client, and only one thread uses it at the
+// SAFETY: the memory belongs to CUPTI until the buffer is returned to the client, and two threads never use it at the
 // same time.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Requests a buffer from the client that has room for `bytes`. Returns `None` if the client provides no buffer;
-    /// the record is then dropped.
+    /// Requests a buffer with room for `bytes` from the client. Returns `None` if the client provides no buffer; the
+    /// record is then dropped.
     pub(crate) fn request(owner: &'static Subscriber, bytes: usize) -> Option<Buffer> {
         let _lending = lending();
         let _lock = sim_lock::hold("bufferRequested");
@@ -212,7 +212,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.base, self.used) }
     }
 
-    /// Drops the buffer without returning it.
+    /// Drops the buffer without returning it to the client.
     pub(crate) fn abandon(self) {
         self.owner.buffers.out.fetch_sub(1, Relaxed);
     }

@@ -102,7 +102,8 @@ pub(crate) fn fatal_error() {
     }
 }
 
-/// Counts a callback in this domain. Returns true if the fault `null_data` requires that it is repeated without data.
+/// Counts a callback in this callback domain. Returns true if the fault `null_data` requires that the callback is
+/// repeated without data.
 fn comes_without_data(domain: u32) -> bool {
     let is_api_call = matches!(domain, DRIVER | RUNTIME);
     (is_api_call || domain == RESOURCE) && settings::get().faults.comes_without_data(is_api_call)

@@ -16,7 +16,7 @@ struct Pair {
     client: u64,
 }
 
-/// Conversion of times to the client's clock. The conversion starts from the latest pair of readings, with the rate
+/// Conversion of times to the client's clock. The conversion starts from the latest pair of readings, and uses the rate
 /// that was measured since the first pair.
 #[derive(Clone, Copy, Debug)]
 struct Conversion {
@@ -29,9 +29,9 @@ struct Conversion {
 
 static CONVERSION: Mutex<Option<Conversion>> = Mutex::new(None);
 
-/// Maximum difference between the rates of the client's clock and the simulation's clock at which the client's clock is
-/// treated as counting nanoseconds. The first measured rate has some noise, and the simulation's clock may be slewed.
-/// No other real clock has a unit close to a nanosecond.
+/// Largest difference between the rates of the client's clock and the simulation's clock at which the client's clock is
+/// still assumed to count nanoseconds. The first measured rate has some noise, and the simulation's clock may be
+/// slewed. No real clock has a unit that is close to a nanosecond but not equal to it.
 const ALIKE: f64 = 0.01;
 /// Age in ns at which a new pair of readings replaces the latest pair, and the period over which the first rate is
 /// measured.
@@ -61,7 +61,8 @@ pub(crate) fn register(clock: ClientClock) {
     }
     let latest = pair(clock);
     let rate = rate(first, latest);
-    // A clock that counts nanoseconds differs only by a constant from the simulation's clock, so durations stay exact.
+    // If the client's clock counts nanoseconds, it differs from the simulation's clock only by a constant, so durations
+    // stay exact.
     let latest = if rate == 1.0 { first } else { latest };
     *lock(&CONVERSION) = Some(Conversion { clock, first, latest, rate });
     if let Some(core) = link::core() {
@@ -69,7 +70,7 @@ pub(crate) fn register(clock: ClientClock) {
     }
 }
 
-/// Converts times to the client's clock. The time 0 stays 0, because it means that there is no time.
+/// Converts times to the client's clock. The time 0 stays 0, because 0 means that the time is unknown.
 pub(crate) fn converted<const N: usize>(times: [u64; N]) -> [u64; N] {
     match &mut *lock(&CONVERSION) {
         None => times,

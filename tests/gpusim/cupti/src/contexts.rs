@@ -1,5 +1,5 @@
-//! Activity kinds that a client has enabled or disabled for a single CUDA context. A choice for a single context
-//! overrides the choice for all contexts. Only CUPTI's old interface has these calls.
+//! Activity kinds that a client has enabled or disabled for a single CUDA context. A setting for a single context
+//! overrides the setting for all contexts. Only CUPTI's old interface has these calls.
 
 use crate::subscriber::{GLOBAL, Subscriber};
 use gpusim_core::sync::lock;
@@ -14,9 +14,10 @@ struct Said {
     off: u64,
 }
 
-/// Choices for single contexts, keyed by context id; ids are never reused.
+/// Settings for single CUDA contexts, keyed by context id; ids are never reused.
 static SAID: Mutex<BTreeMap<u32, Said>> = Mutex::new(BTreeMap::new());
-/// Whether a choice for a single context exists. If none exists, making a record takes no lock.
+/// Whether a client has enabled or disabled a kind for a single CUDA context. If no client has done so, a record can be
+/// made without taking a lock.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
 /// Enables or disables an activity kind for a context.
@@ -29,13 +30,13 @@ pub(crate) fn say(context: u32, kind: u32, on: bool) {
     IS_ANY.store(true, Relaxed);
 }
 
-/// Removes all choices for single contexts.
+/// Removes all settings for single CUDA contexts.
 pub(crate) fn forget() {
     lock(&SAID).clear();
     IS_ANY.store(false, Relaxed);
 }
 
-/// Returns the activity kinds that are enabled for at least one context.
+/// Returns the activity kinds that are enabled for at least one CUDA context.
 pub(crate) fn on_in_any() -> u64 {
     lock(&SAID).values().fold(0, |all, said| all | said.on)
 }

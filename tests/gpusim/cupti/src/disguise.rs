@@ -1,7 +1,8 @@
 //! Makes one library file imitate several CUPTI versions. When this library is loaded, before any symbol can be looked
-//! up, it edits its own dynamic symbol table. Functions that the version lacks become undefined, and the soname becomes
-//! the soname of the version. As with the real libraries, `dlsym` then returns NULL for these functions, and `dlopen`
-//! finds the library under the right soname. So a test needs only a copy of this file or a link to it.
+//! up, it edits its own dynamic symbol table. Functions that this CUPTI version lacks become undefined, and the
+//! library's soname becomes the soname of that version. As with the real libraries, `dlsym` then returns NULL for these
+//! functions, and `dlopen` finds the library under the right soname. Therefore a test needs only a copy of this file or
+//! a link to it.
 
 use crate::link::version;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -95,9 +96,9 @@ impl Library {
         });
     }
 
-    /// Returns the exported symbols. Their number is stored only implicitly, in the hash table. This table consists of
-    /// 4 words, the bloom filter, the buckets, and one word per symbol; the last word of a bucket's chain has its
-    /// lowest bit set.
+    /// Returns the exported symbols. The number of symbols is stored only implicitly, in the hash table. The hash table
+    /// consists of 4 words, the bloom filter, the buckets, and one word per symbol; the last word of a bucket's chain
+    /// has its lowest bit set.
     fn symbols(&self) -> impl Iterator<Item = *mut Symbol> {
         let table = self.value(DT_GNU_HASH) as *const u32;
         // SAFETY: the dynamic section contains the hash table's address, and the table's own fields give its length.

@@ -1,5 +1,5 @@
-//! External correlation ids. A client pushes an id on a thread. After that, each activity record of an API call on this
-//! thread is preceded by a record of kind 39 with this id.
+//! External correlation ids. A client pushes an external id on a thread. After that, each activity record of an API
+//! call on this thread is preceded by a record of kind 39 with this id.
 
 use std::cell::RefCell;
 

@@ -1,6 +1,7 @@
-//! The stack frames between CUPTI and a client's callback. The real library has several frames there. Some versions
-//! keep frame pointers in these frames, others do not. An unwinder must handle both, and `GPUSIM_FRAMES` selects one of
-//! them. The frames are written in assembly, because rustc can choose frame pointers only for a whole library.
+//! The stack frames between CUPTI and a client's callback. In the real library, several stack frames are between
+//! CUPTI's caller and the client's callback. In some CUPTI versions these frames keep frame pointers, in others they do
+//! not. An unwinder must handle frames with and without frame pointers; `GPUSIM_FRAMES` selects one of the two kinds.
+//! The frames are written in assembly, because rustc can choose frame pointers only for a whole library.
 
 use gpusim_core::settings;
 use std::ffi::c_void;
@@ -24,8 +25,8 @@ unsafe extern "C" {
     fn gpusim_frame_nofp_1(user: *mut c_void, domain: u32, id: u32, data: *const c_void, callback: Callback);
 }
 
-/// A function without a frame pointer, as compilers generate it. The function saves rbp and uses it for another value,
-/// so following frame pointers fails; but its .eh_frame is correct.
+/// A function without a frame pointer, as compilers generate such functions. The function saves rbp and uses it for
+/// another value, so following frame pointers fails; but its .eh_frame is correct.
 #[cfg(target_arch = "x86_64")]
 macro_rules! frame_without_pointer {
     ($name:literal, $bytes:literal, $next:literal) => {

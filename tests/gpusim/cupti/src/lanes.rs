@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Maximum number of incomplete records in a lane. A thread that reaches this limit waits.
 const MOST_PENDING: usize = 8 << 10;
-/// With the virtual clock, number of new records after which a thread wakes the worker.
+/// With the virtual clock, the number of new records after which a thread wakes the worker.
 const BATCH: usize = 512;
 
 /// A record in a buffer whose GPU work may not be complete yet.
@@ -44,7 +44,7 @@ pub(crate) struct Pending {
 // SAFETY: the slot is in a buffer that no other thread accesses until the worker returns the buffer.
 unsafe impl Send for Pending {}
 
-/// One thread's records for one client.
+/// The activity records of one thread for one client, which are not delivered yet.
 pub(crate) struct Lane {
     owner: &'static Subscriber,
     pub(crate) content: Mutex<Content>,
@@ -118,8 +118,8 @@ unsafe extern "C" fn give_up(lane: *mut c_void) {
     lock(&SPARE).push(lane);
 }
 
-/// Returns the clients that have enabled an activity kind. If the record has a context, the kind must be enabled for
-/// this context.
+/// Returns the clients that have enabled an activity kind. If the record belongs to a CUDA context, the activity kind
+/// must be enabled for this context.
 fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'static Subscriber> {
     let is_over = BROKEN.load(Relaxed) || worker::has_stopped();
     let kinds = move |one: &Subscriber| match context {
@@ -129,8 +129,8 @@ fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'sta
     ALL.iter().filter(move |one| !is_over && kinds(one) & (1 << record_kind) != 0)
 }
 
-/// Makes the activity records of GPU work, one for each client that has enabled its kind. Returns the fate of the first
-/// client's record.
+/// Makes the activity records of GPU work, one for each client that has enabled its kind. Returns what happened to the
+/// first client's record.
 pub(crate) extern "C" fn record(work: &Work) -> Fate {
     let kind_for =
         |one: &Subscriber| layout::record_kind(work.kind, contexts::kinds(one, work.place.context));
@@ -157,8 +157,8 @@ pub(crate) extern "C" fn record(work: &Work) -> Fate {
     fate.unwrap_or(Fate::Untraced)
 }
 
-/// Makes the activity record for one client. Returns the record's fate, and whether the caller must wake the worker. If
-/// `settles` is true, the fate of this record is counted in the truth file.
+/// Makes the activity record for one client. Returns what happened to the record, and whether the caller must wake the
+/// worker. If `settles` is true, the fate of this record is counted in the truth file.
 fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles: bool) -> (Fate, bool) {
     let lane = mine(owner);
     lane.wait_for_room();
@@ -187,8 +187,8 @@ fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles
     (Fate::Pending, full || waiting >= BATCH || (settings::get().real_clock && waiting <= 2))
 }
 
-/// Appends the activity record of an API call. Unlike the record of GPU work, this record is complete when it is
-/// appended.
+/// Appends the activity record of an API call to the lane. Unlike the record of GPU work, this record is complete when
+/// it is appended.
 pub(crate) extern "C" fn record_api(call: &ApiCall) {
     external::each(|external_kind, id| {
         for owner in wanting(kind::EXTERNAL_CORRELATION, None) {
@@ -206,7 +206,8 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
     }
 }
 
-/// Appends the activity record of a recorded CUDA event or of a wait. This record is complete when it is appended.
+/// Appends the activity record of a recorded CUDA event or of a wait to the lane. Such a record is complete when it is
+/// appended.
 pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
     let [start, end] = client_clock::converted([dependency.start, dependency.end]);
     for owner in wanting(dependency.kind, Some(dependency.context)) {
@@ -216,7 +217,8 @@ pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
     }
 }
 
-/// Appends the activity record of a migration of unified memory. This record is complete when it is appended.
+/// Appends the activity record of a migration of unified memory to the lane. Such a record is complete when it is
+/// appended.
 pub(crate) extern "C" fn record_move(one: &Move) {
     let [start, end] = client_clock::converted([one.start, one.end]);
     for owner in wanting(kind::UNIFIED_MEMORY_COUNTER, None) {
@@ -272,7 +274,7 @@ impl Content {
         self.current.as_mut()
     }
 
-    /// Appends the record of `work`, without times, to the current buffer, which has room for it.
+    /// Appends the record of `work` to the current buffer, which has room for it; the record's times are not set yet.
     fn append(&mut self, lane: &'static Lane, record_kind: u32, work: &Work) {
         let Some(buffer) = &mut self.current else { return };
         let progress = buffer.progress();
@@ -309,7 +311,7 @@ impl Pending {
         self.forget();
     }
 
-    /// Drops a pending record that was delivered incomplete or will never be delivered.
+    /// Drops a pending record that was delivered incomplete or that will never be delivered.
     pub(crate) fn forget(self) {
         self.lane.pending.fetch_sub(1, Relaxed);
     }

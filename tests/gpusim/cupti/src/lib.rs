@@ -1,6 +1,6 @@
 //! The simulated `libcupti.so.13`, and older versions through `GPUSIM_CUPTI_VERSION`: one file imitates all versions.
-//! When the library is loaded, it removes functions that the version does not export from its own symbol table, see
-//! [`disguise`]. The library records kernels, copies, memsets, graphs and API calls.
+//! When the library is loaded, it removes from its own symbol table the functions that the simulated version does not
+//! export, see [`disguise`]. The library records kernels, copies, memsets, graphs and API calls.
 
 mod activity;
 mod buffers;

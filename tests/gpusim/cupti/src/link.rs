@@ -14,16 +14,16 @@ pub(crate) fn version() -> CuptiVersion {
     settings::get().cupti
 }
 
-/// Returns the error of every call that needs an initialised CUPTI, if CUPTI is not initialised.
+/// Returns the error that every call returns if it needs an initialised CUPTI and CUPTI is not initialised.
 pub(crate) fn not_initialized() -> Code {
     version().not_initialized()
 }
 
-/// Set when CUPTI has reported a fatal error. After that, CUPTI behaves as if it were finalized.
+/// Set when CUPTI has reported a fatal error. After a fatal error, CUPTI behaves as if it were finalized.
 pub(crate) static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Set when cuptiSubscribe has failed. CUPTI's documentation forbids every later call, and the real library has crashed
-/// on such a call.
+/// Set when cuptiSubscribe has failed. CUPTI's documentation forbids every call after a failed cuptiSubscribe, and the
+/// real library has crashed on such a call.
 pub(crate) static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Returns libcuda's core; `None` if libcuda is not available.
@@ -55,7 +55,7 @@ fn load() -> Option<&'static CoreTable> {
     unsafe { table.as_ref() }
 }
 
-/// Returns the core if CUPTI has not failed. Initialises the driver if necessary, without loading an injected library.
+/// Returns the core, unless CUPTI has failed. Initialises the driver if necessary, without loading an injected library.
 pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
     if REFUSED.load(Relaxed) && settings::get().strict {
         gpusim_core::abort!("a CUPTI call after cuptiSubscribe failed: the real library may crash here");
@@ -63,7 +63,7 @@ pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
     initialized()
 }
 
-/// Returns the core for cuptiSubscribe, which a client may call again after it failed.
+/// Returns the core for cuptiSubscribe, which a client may call again after cuptiSubscribe has failed.
 pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     let core = core().ok_or_else(not_initialized)?;
     let usable = match (core.phase)() {
@@ -78,9 +78,9 @@ pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
 }
 
-/// Check for calls that only affect the calling thread. Calls that only affect the calling thread are allowed in forked
-/// children, too. PyTorch's DataLoader workers inherit the profiler of the thread that forked them, and this profiler
-/// pushes its ids around every operator.
+/// Check for calls that affect only the calling thread. Calls that affect only the calling thread are allowed in forked
+/// child processes, too. PyTorch's DataLoader workers inherit the profiler of the thread that forked them, and this
+/// profiler pushes its ids around every operator.
 pub(crate) fn on_thread() -> Result<(), Code> {
     let is_child = core().is_some_and(|core| matches!((core.phase)(), Phase::Child));
     if is_child { Ok(()) } else { ready().map(drop) }

@@ -70,7 +70,8 @@ impl Player {
         Player { rows, done }
     }
 
-    /// Replays a row, and waits until the client has handled it, so that the rows keep their order.
+    /// Replays a row of the recording, and waits until the client has handled the row, so that the rows keep their
+    /// order.
     fn play(&self, row: Value) -> Result<(), String> {
         self.rows.send(row).map_err(|e| e.to_string())?;
         self.done.recv().map_err(|e| e.to_string())?
@@ -93,7 +94,7 @@ fn serve(inbox: &Receiver<Value>, answer: &Sender<Result<(), String>>) {
 }
 
 thread_local! {
-    /// The EXIT row that ended the innermost [`serve`].
+    /// The EXIT row at which the innermost [`serve`] returned.
     static EXITING: RefCell<Option<Value>> = const { RefCell::new(None) };
 }
 
@@ -137,7 +138,7 @@ fn context(uid: u32) -> Result<*mut c_void, String> {
     }
 }
 
-/// CUpti_GraphData, with handles that [`recorded_id`] knows.
+/// CUpti_GraphData, with handles for which [`recorded_id`] knows the recorded ids.
 #[repr(C)]
 struct GraphData {
     graph: *mut c_void,
@@ -204,8 +205,8 @@ fn serve_call(
 ) -> Result<(), String> {
     let (domain, id) = (number(row, "domain") as u32, number(row, "id") as u32);
     let is_on = matches!(domain, DRIVER | RUNTIME) && core().is_some_and(|c| c.switches.is_on(domain, id));
-    // Arguments of the call. The recording contains only the graph and the instantiated graph. The array has enough
-    // zeroes for every struct that a client reads.
+    // Arguments of the replayed API call. Of the arguments, the recording contains only the graph and the instantiated
+    // graph. The array contains enough zeroes for every struct that a client reads.
     let mut arguments = [0_u64; 32];
     arguments[0] = instance(row) as u64;
     arguments[1] = handle(number(row, "graph")) as u64;

@@ -1,6 +1,6 @@
-//! CUPTI's internal lock. A thread holds this lock while the client's `bufferRequested` runs. So a client can deadlock
-//! if it takes its own lock in `bufferRequested`, and also holds its own lock while it calls CUPTI. If a thread waits
-//! longer for CUPTI's lock than the watchdog allows, it prints a message and aborts.
+//! CUPTI's internal lock. A thread holds this lock while the client's `bufferRequested` runs. Therefore a client can
+//! deadlock if it takes its own lock in `bufferRequested`, and also holds its own lock while it calls CUPTI. If a
+//! thread waits longer for CUPTI's lock than the watchdog allows, it prints a message and aborts.
 
 use gpusim_core::settings;
 use gpusim_core::sync::lock;
@@ -19,7 +19,7 @@ static FREE: Condvar = Condvar::new();
 /// Guard of the lock, which is released on drop.
 pub(crate) struct SimLock(());
 
-/// Takes CUPTI's lock. The watchdog's message contains the reason `doing`.
+/// Takes CUPTI's lock. The watchdog's message contains `doing`, the reason why the owner holds the lock.
 pub(crate) fn hold(doing: &'static str) -> SimLock {
     // SAFETY: gettid has no precondition.
     let tid = unsafe { libc::gettid() };

@@ -1,7 +1,7 @@
-//! The table of CUPTI clients, with the callbacks and activity kinds that each client has enabled. The first entry is
-//! for the old interface. In the old interface, calls about records pass no subscriber, so all these calls count as
-//! calls of one client. The other entries are for clients that call cuptiSubscribe_v2. Each entry has its own activity
-//! kinds, buffers and attributes, and is never reused.
+//! The table of CUPTI clients, with the callbacks and activity kinds that each client has enabled. The first entry of
+//! the table is for CUPTI's old interface. In the old interface, calls about records do not pass a subscriber, so all
+//! these calls count as calls of one client. The other entries of the table are for clients that call
+//! cuptiSubscribe_v2. Each entry has its own activity kinds, buffers and attributes, and is never reused.
 
 use crate::buffers::Registration;
 use crate::frames::Callback;
@@ -46,7 +46,7 @@ pub(crate) struct Subscriber {
 pub(crate) static ALL: [Subscriber; MOST_SUBSCRIBERS] =
     [Subscriber::new(0), Subscriber::new(1), Subscriber::new(2), Subscriber::new(3)];
 
-/// The client to which the old interface's calls about records refer.
+/// The client to which calls about records in the old interface refer.
 pub(crate) static GLOBAL: &Subscriber = &ALL[0];
 
 /// Callback domains other than the two API domains, each with its last callback id.
@@ -137,8 +137,8 @@ pub(crate) fn renew_kinds() {
     }
 }
 
-/// Returns the table entry for a new subscriber. `shares` is `None` if the client uses the old call; otherwise, it is
-/// true if the client allows other subscribers.
+/// Returns the table entry for a new subscriber. `shares` is `None` if the client calls the old function; otherwise, it
+/// is true if the client allows other subscribers.
 fn place_for(shares: Option<bool>) -> Option<&'static Subscriber> {
     let can_share = version().shares(settings::get().driver);
     let admits = |one: &Subscriber| {
@@ -175,7 +175,7 @@ fn subscribe(
     Ok(())
 }
 
-/// Sets `REFUSED` if a subscription failed and no client is subscribed; otherwise, clears it.
+/// Sets `REFUSED` if a subscription failed and no client is subscribed; otherwise, clears `REFUSED`.
 fn note(result: Result<(), Code>) -> Code {
     REFUSED.store(result.is_err() && ALL.iter().all(|one| one.current().is_none()), Ordering::Relaxed);
     answer(result)
@@ -245,8 +245,8 @@ fn check(subscriber: Handle) -> Result<&'static Subscriber, Code> {
     ALL.iter().find(is_it).ok_or(INVALID_PARAMETER)
 }
 
-/// Returns the client to which a call about records refers. In a process, either all such calls pass a subscriber, or
-/// none of them does.
+/// Returns the client to which a call about records refers. In a process, either all calls about records pass a
+/// subscriber, or none of them does.
 pub(crate) fn of_records(subscriber: Option<Handle>) -> Result<&'static Subscriber, Code> {
     let one = subscriber.map_or(Ok(GLOBAL), check)?;
     let is_other = |other: &&Subscriber| (other.place == 0) != subscriber.is_none();

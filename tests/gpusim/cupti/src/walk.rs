@@ -59,13 +59,14 @@ extern "C" fn cuptiActivityGetNextRecord_v2(
     answer_next(next(Some(subscriber), buffer, valid, record))
 }
 
-/// Returns the result code of cuptiActivityGetNextRecord. The end of a buffer is not stored as the last error.
+/// Returns the result code of cuptiActivityGetNextRecord. The error that marks the end of a buffer is not stored as the
+/// last error.
 fn answer_next(result: Result<(), Code>) -> Code {
     if result == Err(MAX_LIMIT_REACHED) { MAX_LIMIT_REACHED } else { answer(result) }
 }
 
 /// Returns the size of an activity record. The struct version is ignored, because each simulated library version has
-/// only one struct per record.
+/// only one struct per activity kind.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityGetStructSize(kind: u32, _version: u32, size: Out<usize>) -> Code {
     let found = || {

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests to the worker, which answers each request when it is done.
+/// Requests to the worker, which answers each request when it has carried out the request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
-    /// Flushes, for cuptiActivityFlushAll; a forced flush includes incomplete records.
+    /// Flushes the buffers, for cuptiActivityFlushAll; a forced flush includes incomplete records.
     Flush { forced: bool },
-    /// Completes the records of all submitted work, and then flushes, for GPUSIM_EARLY.
+    /// Completes the records of all submitted work, and then flushes the buffers, for GPUSIM_EARLY.
     DeliverAtOnce,
     /// Makes the STATE callback for a fatal error, and then ends all callbacks and recording.
     BreakDown,
@@ -45,8 +45,8 @@ static ANSWERED: Condvar = Condvar::new();
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 static TID: AtomicU32 = AtomicU32::new(0);
-/// Id of the process that owns the worker thread. A child that was forked without fork handlers inherits this module's
-/// variables but not the thread.
+/// Id of the process that owns the worker thread. A child process that was forked without fork handlers inherits this
+/// module's variables but not the worker thread.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Number of times that the client's bufferCompleted has returned; the watchdog reads this number to detect progress.
 static DELIVERIES: AtomicU64 = AtomicU64::new(0);
@@ -80,7 +80,7 @@ pub(crate) fn flush(forced: bool) {
     ask(Request::Flush { forced });
 }
 
-/// Makes the worker deliver all buffers as if their work were done, and waits until the client has received them.
+/// Makes the worker deliver all buffers as if their GPU work were done, and waits until the client has received them.
 pub(crate) fn deliver_at_once() {
     ask(Request::DeliverAtOnce);
 }
@@ -96,14 +96,14 @@ pub(crate) fn detach() {
     ask(Request::Detach);
 }
 
-/// Stops the worker when the driver shuts down; after that, CUPTI makes no callbacks.
+/// Stops the worker when the driver shuts down; after this call, CUPTI makes no callbacks.
 pub(crate) extern "C" fn stop() {
     subscriber::forget();
     forget_kinds();
     if PROCESS.load(Relaxed) == std::process::id() {
         ask(Request::Stop);
     }
-    STOPPED.store(true, Relaxed); // even if no worker ever ran
+    STOPPED.store(true, Relaxed); // set even if no worker ever ran
 }
 
 /// Disables all activity kinds for all clients.
@@ -147,11 +147,11 @@ struct Worker {
     pending: Vec<Pending>,
     /// Full buffers that still contain incomplete records.
     full: Vec<Buffer>,
-    /// Buffers that are delayed, so that buffers are delivered in a random order.
+    /// Buffers whose delivery is delayed, so that buffers are delivered in a random order.
     held: Vec<Buffer>,
     /// State of the random number generator; 0 if buffers keep their order.
     random: u64,
-    /// Time until which GPU work is done: work that ends later is not complete.
+    /// Time until which GPU work counts as done: work that ends later is not complete.
     now: u64,
 }
 
@@ -176,8 +176,8 @@ impl Worker {
             let mut mailbox = lock(&MAILBOX);
             mailbox.answered += 1;
             if request == Some(Request::Stop) {
-                // The worker thread is about to end. So a thread that sends a request now must not wait, and a thread
-                // that has already sent a request must stop waiting.
+                // The worker thread is about to end. Therefore a thread that sends a request now must not wait, and a
+                // thread that has already sent a request must stop waiting.
                 STOPPED.store(true, Relaxed);
                 mailbox.answered = mailbox.asked;
             }
@@ -188,7 +188,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until there is something to do. Returns the next request, or `None` if there are only records to
+    /// Sleeps until a request or a record arrives. Returns the next request, or `None` if there are only records to
     /// complete.
     fn wait(&self) -> Option<Request> {
         const POLL: Duration = Duration::from_millis(1);
@@ -216,7 +216,7 @@ impl Worker {
         let lanes = lock(&LANES).clone();
         for lane in lanes {
             let mut content = lock(&lane.content);
-            // If the process has no free memory, the records stay in the lane.
+            // If the process has no free memory, the records and buffers stay in the lane.
             if self.pending.try_reserve(content.inbox.len()).is_ok() {
                 self.pending.append(&mut content.inbox);
             }
@@ -259,7 +259,7 @@ impl Worker {
         }
     }
 
-    /// Moves all buffers that a flush may deliver from a lane to the worker, and also the records that arrived after
+    /// Moves all buffers that a flush may deliver from a lane to the worker; also moves the records that arrived after
     /// [`Worker::complete`] ran.
     fn take_lane(&mut self, content: &mut Content, forced: bool) {
         for pending in content.inbox.drain(..) {
@@ -273,7 +273,8 @@ impl Worker {
         self.full.extend(content.current.take_if(|b| forced || (b.is_complete() && !b.is_empty())));
     }
 
-    /// Delivers a buffer to the client. If GPUSIM_SHUFFLE is set, may deliver it later, after other buffers.
+    /// Delivers a buffer to the client. If GPUSIM_SHUFFLE is set, the delivery may be delayed until after the delivery
+    /// of other buffers.
     fn deliver(&mut self, mut buffer: Buffer) {
         const MOST_HELD: usize = 4;
         if self.random == 0 {

@@ -101,7 +101,7 @@ static int logs(void) {
     return cuModuleLoadDataEx(&module, ".version 8.0\n", 1, NULL, NULL) != 1 ? 76 : 0;
 }
 
-/* Makes the same checks with the runtime API's library functions. */
+/* Makes the same checks of cubins with the runtime API's library functions. */
 static int libraries(void) {
     void *library, *kernel;
     if (cudaLibraryLoadData(&library, &cubin, NULL, NULL, 0, NULL, NULL, 0)) return 20;

@@ -56,8 +56,8 @@ static __attribute__((noinline)) int launch(cudaGraph_t made, cudaGraphExec_t *e
     return cudaGraphInstantiate(exec, made, 0) || cudaGraphLaunch(*exec, stream) || cudaStreamSynchronize(stream);
 }
 
-/* Memory from an allocation node exists until the free node runs. If the graph has no free node, the program frees the
- * memory. */
+/* Memory that an allocation node allocates exists until the free node runs. If the graph has no free node, the program
+ * frees the memory. */
 static __attribute__((noinline)) int memory(void) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;
@@ -81,7 +81,7 @@ static __attribute__((noinline)) int memory(void) {
     return 0;
 }
 
-/* A capture creates the same nodes as `memory`: two memory nodes and a kernel. */
+/* A capture creates the same nodes as the function `memory`: two memory nodes and a kernel. */
 static __attribute__((noinline)) int captured(void) {
     cudaGraph_t made;
     cudaGraphExec_t exec;
@@ -115,7 +115,7 @@ static __attribute__((noinline)) int condition(unsigned kind, unsigned size, uns
     return launch(made, &exec, "main;condition;launch") ? 33 : 0;
 }
 
-/* Gives a node of an instantiated graph another kernel; the original graph keeps its kernel. */
+/* Replaces the kernel in a node of an instantiated graph; the original graph keeps its kernel. */
 static __attribute__((noinline)) int changed(void) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;
@@ -134,8 +134,8 @@ int main(void) {
     int failed;
     if (cudaStreamCreate(&stream)) return 2;
     if ((failed = memory()) || (failed = captured()) || (failed = changed())) return failed;
-    /* Three `if` nodes: true, false, and false with an `else`. Two loops: one runs, the other does not. Two switches:
-     * the value of the first selects a body graph, the value of the second does not. */
+    /* Three `if` nodes: true, false, and false with an `else`. Two loops: the first runs its body, the second does not.
+     * Two switches: the value of the first switch selects a body graph, the value of the second switch selects none. */
     const unsigned all[][3] = {{0, 1, 1}, {0, 1, 0}, {0, 2, 0}, {1, 1, 9}, {1, 1, 0}, {2, 3, 2}, {2, 3, 3}};
     for (int at = 0; at < 7; at++)
         if ((failed = condition(all[at][0], all[at][1], all[at][2]))) return failed + 100 * at;

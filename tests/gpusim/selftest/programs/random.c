@@ -4,7 +4,7 @@
  * thread, 32 host functions in graphs. The seed alone determines all steps. The steps are: kernels of 0.3 to 40 us
  * (plain and programmatic), copies and fills (with and without a wait), events, graphs with branches (built and
  * captured), host functions, waits of streams and threads, queries, and `gpusim_work` between the API calls. The steps
- * use blocking, non-blocking and default streams. */
+ * use blocking, non-blocking and default CUDA streams. */
 #include "cuda_mini.h"
 #include <pthread.h>
 #include <stdint.h>
@@ -20,7 +20,7 @@ static void (*const kernels[])(void) = {tiny, small, medium, large, patient};
 
 enum { MAX_GPUS = 2, MAX_THREADS = 3, STREAMS = 4, EVENTS = 4, GRAPHS = 2, NODES = 7 };
 
-/* Streams, events and memory of one host thread on one GPU. Other host threads wait for these events, too. */
+/* Streams, events and memory of one host thread on one GPU. Other host threads wait for these CUDA events, too. */
 struct gpu {
     cudaStream_t streams[STREAMS];
     cudaEvent_t events[EVENTS];

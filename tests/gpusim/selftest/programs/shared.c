@@ -25,8 +25,8 @@ int cuLinkDestroy(void *);
 
 enum { DESCRIPTOR = 1 };
 
-/* Runs in another process, which has received the memory pool's file descriptor and the 64 bytes of the pointer's
- * handle. */
+/* Runs in another process, which has received the file descriptor of the memory pool and the 64 bytes of the handle for
+ * a pointer. */
 static int other(int descriptor, int from) {
     char shared[64];
     void *pool, *device;

@@ -1,5 +1,5 @@
-/* Makes runtime API calls that PyTorch makes and the other test programs do not: attributes, memory pools, queries of a
- * capture's graph, user objects. */
+/* Makes runtime API calls that PyTorch makes and that no other test program makes: attributes, memory pools, queries of
+ * a capture's graph, user objects. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <string.h>
@@ -100,8 +100,8 @@ static int captures(void) {
     if (cudaStreamGetCaptureInfo(stream, &status, &second, &into, NULL, NULL, NULL) || second == id || into != graph) return 30;
     LAUNCH(gemm, 8, 128, stream)();
     if (cudaStreamEndCapture(stream, &into) || cudaGraphGetNodes(graph, NULL, &count) || count != 3) return 31;
-    /* The graph and its instantiated copy each hold one reference to the object; the program's own reference moves into
-     * the graph. */
+    /* The graph and its instantiated copy each hold one reference to the object; the program has passed its own
+     * reference to the graph. */
     if (cudaUserObjectCreate(&object, &destroyed, destroy, 1, 1) || cudaGraphRetainUserObject(graph, object, 1, 1)) return 32;
     if (cudaGraphInstantiate(&exec, graph, 0) || cudaGraphDestroy(graph)) return 33;
     if (cudaGraphLaunch(exec, stream) || cudaDeviceSynchronize() || destroyed) return 34;

@@ -35,9 +35,9 @@ pub struct Outcome {
     pub truth: Vec<Value>,
     /// Rows of the summary truth file (`GPUSIM_TRUTH=summary:PATH`); the last row has the totals.
     pub summary: Vec<Value>,
-    /// Rows of the schedule file, which is written on the stepped clock.
+    /// Rows of the schedule file, which is written only on the stepped clock.
     pub schedule: Vec<Value>,
-    /// Text of the Kineto trace, which is written on the stepped clock.
+    /// Text of the Kineto trace, which is written only on the stepped clock.
     pub kineto: String,
 }
 
@@ -247,7 +247,7 @@ pub fn folder() -> &'static Path {
     })
 }
 
-/// Returns the path of a compiled C program or of the client; each is compiled once per test process.
+/// Returns the path of a compiled C program or of the compiled client; each is compiled once per test process.
 pub fn program(name: &str) -> PathBuf {
     static BUILT: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);

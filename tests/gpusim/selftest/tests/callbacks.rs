@@ -125,11 +125,11 @@ fn frame_pointers_are_valid_through_cupti_or_end_there_as_configured() {
             Run::new("basic", &[]).client("", "1:307").env("CLIENT_STACK", "1").env("GPUSIM_FRAMES", way);
         run.outcome().expect_success().lines("stack")[1].number("by_pointers")
     };
-    // The frame-pointer walk finds the client's own two frames. The next frame has overwritten rbp, so the walk finds
-    // at most one more frame.
+    // The frame-pointer walk finds the client's own two frames. The next frame has overwritten rbp, so the
+    // frame-pointer walk finds at most one more frame.
     assert!(frames("nofp") <= 2);
-    // The frame-pointer walk finds the client's two frames and at least two of CUPTI's three frames. The walk may end
-    // there, because the rbp of CUPTI's caller has an arbitrary value, which may be 0.
+    // The frame-pointer walk finds the client's two frames and at least two of CUPTI's three frames. The frame-pointer
+    // walk may end there, because the rbp of CUPTI's caller has an arbitrary value, which may be 0.
     assert!(frames("fp") >= 4);
 }
 

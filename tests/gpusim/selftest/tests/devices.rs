@@ -83,7 +83,7 @@ fn records_can_be_enabled_for_one_context() {
     assert_eq!(of_context("", "1:+10,2:+22"), [1, 0, 1]);
     assert_eq!(of_context("10,1,2,22", "2:-10"), [1, 0, 1]);
     assert_eq!(of_context("10,22", "1:-10,2:-22"), [0, 4, 0]);
-    // If the client enables and disables an activity kind several times, the last call decides.
+    // If the client enables and disables an activity kind several times, the last of these calls decides.
     assert_eq!(of_context("10,22", "2:-10,2:+10,1:+10,1:-10"), [0, 4, 1]);
 }
 

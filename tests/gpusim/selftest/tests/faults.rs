@@ -1,9 +1,9 @@
-//! Tests GPUSIM_FAULTS: each injected fault is visible in the activity records, is counted in the truth file, and
-//! changes nothing else.
+//! Tests GPUSIM_FAULTS: each injected fault is visible in the activity records, is counted in the truth file, and has
+//! no further effect.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
-/// Runs 100 launches, of which every tenth has a fault.
+/// Makes 100 launches, and every tenth launch has a fault.
 fn with(fault: &str) -> Outcome {
     let run = Run::new("launches", &["1", "100"]).client("10", "2:211,6:1").env("GPUSIM_FAULTS", fault);
     run.outcome().expect_success()
@@ -52,8 +52,9 @@ fn records_can_be_unknown_unmatched_or_duplicate() {
 fn names_can_be_null_broken_or_long() {
     let outcome = with("name_null:every=10,name_bad_utf8:every=7,name_4k:every=9");
     assert_eq!(count(&outcome, |r| r.str("name") == "NULL"), 10);
-    // Each launch has at most one fault: a 10th launch has the first, otherwise a 7th has the second, and a 9th the
-    // third. So the second fault skips launch 70, and the third fault skips launches 63 and 90.
+    // Each launch has at most one fault: the first fault if it is a 10th launch, otherwise the second fault if it is a
+    // 7th launch, otherwise the third fault if it is a 9th launch. Therefore launch 70 does not have the second fault,
+    // and launches 63 and 90 do not have the third fault.
     assert_eq!(count(&outcome, |r| r.str("name").contains('\u{fffd}')), 13);
     assert_eq!(count(&outcome, |r| r.str("name").len() == 4096), 9);
     assert_eq!(outcome.totals()["faults"]["name_null"], 10);

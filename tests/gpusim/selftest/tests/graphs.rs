@@ -27,7 +27,8 @@ fn a_capture_makes_nodes_between_enter_and_exit_and_no_record() {
         .map(|line| line.what.as_str())
         .collect();
     assert_eq!(first, ["callback", "graph", "callback"]);
-    // There are three graph launches with three nodes each. The captured calls themselves do no GPU work.
+    // There are three graph launches with three nodes each. The API calls that were captured do no GPU work when they
+    // are captured.
     assert_eq!((outcome.total("count"), outcome.total("delivered")), (9, 9));
     assert_eq!((outcome.total("graph_launches"), outcome.total("launch_calls")), (3, 0));
 }
@@ -111,7 +112,7 @@ fn graph_level_tracing_gives_one_record_per_launch() {
     }
 }
 
-/// Counts the kernel nodes that were created at a call site and have run, for each of two kernel names.
+/// Counts the kernel nodes that were created at a call site and have run, separately for each of two kernel names.
 fn made_at(outcome: &Outcome, site: &str) -> (usize, usize) {
     let count = |name: &str| {
         let is_it = |t: &&serde_json::Value| t["created"] == site && t["name"] == name;

@@ -27,14 +27,14 @@ fn check_begin(op: &Value) {
     assert_eq!(number(op, "begin"), until.max(enqueue + 5_000), "{op}");
 }
 
-/// Checks that a kernel takes the time in its name. A kernel that waits for the kernel before it while it runs may take
-/// longer.
+/// Checks that a kernel takes the time in its name. A kernel may take longer if it waits, while it runs, for the kernel
+/// before it.
 fn check_duration(op: &Value) {
     let Some(name) = op["name"].as_str() else { return };
     let expected: u64 = name.trim_end_matches('v').rsplit_once("_d").unwrap().1.parse().unwrap();
     let took = number(op, "end") - number(op, "begin");
-    // A programmatic launch may also take longer without a recorded wait, if the trigger happened before the launch
-    // call.
+    // A programmatically launched kernel may also take longer without a recorded wait, if the trigger happened before
+    // the launch call.
     assert!(took == expected || op["programmatic"] == true && took > expected, "{op}");
 }
 
@@ -45,7 +45,7 @@ fn check_waits(op: &Value, ends: &HashMap<u64, (u64, u64)>) {
         let (until, (begin, end)) = (number(wait, "until"), ends[&number(wait, "op")]);
         match wait["why"].as_str().unwrap() {
             "programmatic" => assert!((begin..=end).contains(&until), "{op}"),
-            // A CUDA event may be recorded long after the earlier work on its stream is done.
+            // A CUDA event may be recorded long after the earlier work on its stream has ended.
             "event" => assert!(until >= end, "{op}"),
             _ => assert_eq!(until, end, "{op}"),
         }

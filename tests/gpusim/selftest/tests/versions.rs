@@ -16,7 +16,7 @@ fn version_numbers_equal_those_of_the_real_cupti() {
 #[test]
 fn records_have_the_sizes_of_each_version() {
     // The buffer contains records of two kernels, three copies and a memset. The test computes the size of a record as
-    // the distance to the next record, so it does not know the size of the last record.
+    // the distance to the next record, so the size of the last record is unknown.
     for (version, kernel, copy) in [
         ("11.8", 200, 88),
         ("12.0", 208, 88),
