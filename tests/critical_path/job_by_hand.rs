@@ -151,7 +151,7 @@ fn a_part_of_the_path_is_cut_at_its_edges() {
     assert_eq!(spans, [(100, 10, 1), (110, 10, 0)]);
 }
 
-/// Ranks 1 and 2 enter the reduce 2 us apart, which is less than the error of the clocks.
+/// Ranks 1 and 2 enter the reduce 2 us apart, and this difference is less than the error of the clocks.
 #[test]
 fn two_ranks_within_the_error_are_not_distinguished() {
     let ranks = vec![late_to_gather(), early_to_gather(110, 0), early_to_gather(108, 0)];

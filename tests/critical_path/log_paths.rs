@@ -1,12 +1,13 @@
-//! Computes the longest paths of a simulated program from the simulator's log alone. The log contains the reasons why
-//! GPU work waited.
+//! Computes the longest paths of a simulated program from the simulator's log alone. The log contains the reason for
+//! each wait of GPU work.
 //!
-//! This module follows all dependencies in the log repeatedly, until no moment becomes later. If each moment then has
-//! the time that is in the log, the module misses no dependency.
+//! This module follows all dependencies in the log repeatedly, until the computed time of no moment grows any more. If
+//! each moment (begin or end of a call or of GPU work) then has the time that is in the log, the module misses no
+//! dependency.
 //!
-//! The log contains the calls with which a thread waits for other threads. A trace without such calls does not show
-//! which thread it waited for. The waiting thread may have waited for any call of another thread that ended since its
-//! own last call.
+//! The log contains the calls with which a thread waits for other threads. If a trace lacks these calls, it does not
+//! show for which thread another thread waited. The waiting thread may have waited for any call of another thread that
+//! ended after the waiting thread's own last call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -28,21 +29,22 @@ enum Moment {
     End(u64),
 }
 
-/// Where the time of a dependency is spent: in a call, in a GPU operation, or in a thread.
+/// Place where the time between the two moments of a dependency is spent: in a call, in a GPU operation, or in a
+/// thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A call, given as its index in the log.
     Call(usize),
     /// A GPU operation, given as its id in the log.
     Op(u64),
-    /// A thread between two calls.
+    /// A thread, in the time between two of its calls.
     Host,
 }
 
 struct Dependency {
     from: Moment,
     to: Moment,
-    /// Minimum time between the two moments, in ns.
+    /// Minimum time in ns between the moments `from` and `to`.
     nanos: u64,
     owners: [Owner; 2],
 }
@@ -50,7 +52,7 @@ struct Dependency {
 struct Call {
     /// Correlation id; `None` for calls that wait for other threads.
     corr: Option<u64>,
-    /// Name of the C library's function; `None` for CUDA calls.
+    /// Name of the C library's function that waits for other threads; `None` for CUDA calls.
     thread_wait: Option<String>,
     thread: u64,
     begin: u64,
@@ -74,8 +76,8 @@ pub(super) struct LogPaths {
 }
 
 impl LogPaths {
-    /// Creates the paths. `end` is the time of the last moment. `knows_threads`: whether the trace has the calls that
-    /// wait for other threads.
+    /// Creates the paths. `end` is the time of the program's last moment. `knows_threads`: whether the trace contains
+    /// the calls with which threads wait for each other.
     pub(super) fn new(schedule: &[Value], end: u64, knows_threads: bool) -> Self {
         let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
         let call = |row: &Value| Call {
@@ -127,7 +129,7 @@ impl LogPaths {
         }
     }
 
-    /// Adds dependencies for the order of the calls within each thread. Calls are sorted by their begin.
+    /// Adds dependencies that keep the order of the calls within each thread. The calls are sorted by their begin.
     fn add_threads(&mut self) {
         let mut last: BTreeMap<u64, usize> = BTreeMap::new();
         let mut found = Vec::new();
@@ -145,11 +147,11 @@ impl LogPaths {
         }
     }
 
-    /// Adds dependencies for the order of the calls within each thread, and for the waits of threads for each other. A
-    /// thread begins when the first thread, which creates it, has ended its latest call.
+    /// Adds dependencies that keep the order of the calls within each thread, and dependencies for threads that wait
+    /// for each other. A thread begins when the first thread, which creates it, has ended its latest call.
     fn add_thread_waits(&mut self) {
         let mut last: BTreeMap<u64, usize> = BTreeMap::new();
-        // Number of calls so far, keyed by function and thread.
+        // Number of calls that have been read so far, keyed by function and thread.
         let mut counts: BTreeMap<(&str, u64), usize> = BTreeMap::new();
         let mut meetings: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let (mut order, mut causes) = (Vec::new(), Vec::new());
@@ -216,7 +218,7 @@ impl LogPaths {
         for wait in op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] != "programmatic") {
             self.add_until(number(wait, "op"), number(wait, "until"), Moment::Begin(id));
         }
-        // The operation is a copy, and its call waits until the copy ends.
+        // The operation is a copy, and the call that submitted it waits until the copy ends.
         if self.calls[call].end == end {
             self.add(Moment::End(id), Moment::CallEnd(call), 0, [Owner::Call(call); 2]);
         }
@@ -226,7 +228,8 @@ impl LogPaths {
         self.calls.iter().position(|call| call.corr == Some(corr)).unwrap()
     }
 
-    /// Adds a dependency on the end of an operation, or on a CUDA event that was recorded while its stream was idle.
+    /// Adds a dependency on the end of an operation or, if a CUDA event was recorded while its stream was idle, on that
+    /// event.
     fn add_until(&mut self, op: u64, until: u64, to: Moment) {
         let owner = match to {
             Moment::CallEnd(at) => Owner::Call(at),
@@ -242,8 +245,9 @@ impl LogPaths {
         records.into_iter().for_each(|at| self.add(Moment::CallBegin(at), to, 0, [owner; 2]));
     }
 
-    /// Adds the waits of programmatic launches. The name of a kernel contains three times in ns. After `_t500`, the
-    /// next kernel may begin; after `_s200`, the kernel waits for the previous kernel; `_d900` is its duration.
+    /// Adds the waits of programmatic launches. The name of a kernel contains up to three times in ns. After `_t500`,
+    /// that is 500 ns, the next kernel may begin; after `_s200`, the kernel waits for the previous kernel; `_d900` is
+    /// the kernel's duration.
     fn add_programmatic(&mut self, ops: &[&Value]) {
         let by_id: HashMap<u64, &Value> = ops.iter().map(|op| (number(op, "op"), *op)).collect();
         for op in ops {
@@ -276,7 +280,7 @@ impl LogPaths {
         }
     }
 
-    /// Asserts that the longest paths lead to the times that are in the log.
+    /// Asserts that the computed longest paths give each moment the time that is in the log.
     fn check_times(&self) {
         let later: BTreeSet<Moment> = self.dependencies.iter().map(|one| one.to).collect();
         let mut longest: BTreeMap<Moment, u64> =
@@ -325,8 +329,8 @@ impl LogPaths {
         })
     }
 
-    /// Returns whether a longest path spends the time from `start` to `end` on the thread between two calls. At `end`,
-    /// the thread begins its next call.
+    /// Returns whether a longest path spends the time from `start` to `end` on the thread between two calls. `end` is
+    /// the time at which the thread begins its next call.
     pub(super) fn spends_on_host(&self, thread: u64, start: u64, end: u64) -> bool {
         let is_next = |call: &Call| call.thread == thread && call.begin == end;
         let Some(mut at) = self.calls.iter().position(is_next) else { return false };
@@ -357,7 +361,7 @@ impl LogPaths {
         })
     }
 
-    /// Returns the calls of a thread that begin at a given time.
+    /// Returns the calls of a thread that begin at the given time.
     pub(super) fn calls(&self, thread: u64, begin: u64) -> Vec<Owner> {
         let found = self.calls.iter().enumerate();
         let found = found.filter(|(_, call)| call.thread == thread && call.begin == begin);
@@ -376,15 +380,15 @@ impl LogPaths {
     }
 }
 
-/// Returns the number after `mark` in the name of a kernel.
+/// Returns the number that follows the text `mark` in the name of a kernel.
 fn part_of_name(op: &Value, mark: &str) -> Option<u64> {
     let (_, rest) = op["name"].as_str()?.split_once(mark)?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok()
 }
 
-/// Returns the kernels whose end a programmatic launch waits for. In a graph, these kernels are the sources of the
-/// node's edges. Outside a graph, the previous kernel on the stream is the only one.
+/// Returns the kernels for whose end a programmatic launch waits. In a graph, these kernels are the sources of the
+/// node's edges. Outside a graph, this is only the previous kernel on the stream.
 fn kernels_before(op: &Value, ops: &[&Value]) -> Vec<u64> {
     if op["graph"] != 0 {
         let waits = op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] == "programmatic");

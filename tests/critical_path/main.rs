@@ -4,7 +4,7 @@
 mod by_hand;
 mod graph_edges;
 mod groups_by_hand;
-#[allow(dead_code, unreachable_pub)] // only the helper functions of this module are used
+#[allow(dead_code, unreachable_pub)] // other parts of this module are not used here
 #[path = "../support/handmade.rs"]
 mod handmade;
 mod host_stacks;

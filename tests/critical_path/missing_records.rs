@@ -9,16 +9,16 @@ use super::log_paths::LAUNCH_NS;
 use super::random_program::number;
 use super::ties::DEFAULT_STREAM;
 
-/// Kinds of records that determine the times of a program and may be missing in its trace. If a record of one of the
-/// first three kinds is missing, the computed slack may be too small, but never too large. The simulator can write rows
-/// for the next three kinds.
+/// Kinds of records that determine the times of a program and that the program's trace may lack. If a record of the
+/// first three kinds below is missing, the computed slack may be too small, but never too large. The simulator can
+/// write rows for the fourth, fifth and sixth kind below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lack {
-    /// Edges of a graph with several nodes.
+    /// Edges of a CUDA graph with several nodes.
     GraphEdges,
     /// Times at which a running kernel allows the next kernel to begin.
     Triggers,
-    /// Duration of a launch. The duration is unknown if every launch of the same kind waited for other work.
+    /// Duration of a launch. The duration is unknown if every launch of the same kind had to wait for other GPU work.
     LaunchTimes,
     /// Host functions in streams.
     HostFunctions,
@@ -30,7 +30,7 @@ pub(super) enum Lack {
     WaitContexts,
 }
 
-/// Returns the kinds of records that are missing in the trace. `has_rows`: whether the trace contains the rows that
+/// Returns the kinds of records that the trace lacks. `has_rows`: whether the trace contains the rows that
 /// torch.profiler does not write.
 pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
     let ops: Vec<&Value> = schedule.iter().filter(|row| row["what"] == "op").collect();
@@ -48,8 +48,8 @@ pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
     found.into_iter().filter(|(_, is_lacking)| *is_lacking).map(|(lack, _)| lack).collect()
 }
 
-/// Returns whether, for each kind of launch, the shortest launch did not wait for other work. A kind with fewer than 8
-/// launches gets the launch time of another kind.
+/// Returns whether, for each kind of launch, the shortest launch did not wait for other GPU work. A kind with fewer
+/// than 8 launches gets the launch time that was measured for another kind.
 fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
     let mut kinds: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
     for op in ops.iter().filter(|op| has_rows || op["kind"] != "host" || op["graph"] != 0) {
@@ -68,11 +68,11 @@ fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
 
 /// A wait of a default stream for a CUDA event.
 struct DefaultStreamWait<'a> {
-    /// Contexts of the GPU work that the thread submitted just before and just after the wait.
+    /// CUDA contexts of the GPU work that the thread submitted just before and just after the wait.
     around: [Option<&'a Value>; 2],
-    /// Context of the stream.
+    /// CUDA context of the stream that waits.
     context: &'a Value,
-    /// Whether later GPU work proves, for all other contexts, that their default streams did not wait.
+    /// Whether later GPU work proves that no default stream of another CUDA context waited.
     is_only_one: bool,
 }
 
@@ -97,11 +97,11 @@ fn waits_of_default_streams(schedule: &[Value]) -> impl Iterator<Item = DefaultS
     })
 }
 
-/// Returns whether GPU work proves that the default stream of a context did not wait in `call`. A default stream that
-/// waits for an event first waits for all blocking streams of its context, and these streams then wait for the default
-/// stream. Suppose that work on a blocking stream was submitted after the call, and that it began before earlier work
-/// on a blocking stream ended, which had been submitted before the call. Then the default stream did not wait. Kernels
-/// that may begin before the previous kernel ends are ignored.
+/// Returns whether GPU work proves that the default stream of a CUDA context did not wait in `call`. A default stream
+/// that waits for an event first waits for all blocking streams of its context, and these streams then wait for the
+/// default stream. Suppose that two operations ran on blocking streams: one was submitted before the call, the other
+/// after the call, and the other began before the first had ended. Then the default stream did not wait in this call.
+/// Kernels that may begin before the previous kernel ends are ignored.
 fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -> bool {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let calls: BTreeMap<u64, &Value> = rows("call").map(|row| (number(row, "corr"), row)).collect();
@@ -123,9 +123,9 @@ fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -
 }
 
 /// Returns whether the trace shows the GPU of each default stream that waits for an event. The GPU is known if the
-/// thread submitted work to this GPU both before and after the wait. It is also known if the later work on all other
-/// GPUs contradicts the wait. The row of the wait does not show the GPU, because it contains the context of the event,
-/// and the default streams of all GPUs have the same id.
+/// thread submitted work to this GPU both before and after the wait. The GPU is also known if the later work on every
+/// other GPU shows that this other GPU's default stream did not wait. The row of the wait does not show the GPU,
+/// because it contains the context of the event, and the default streams of all GPUs have the same id.
 fn has_wait_contexts(schedule: &[Value]) -> bool {
     waits_of_default_streams(schedule).all(|wait| {
         let is_around = wait.around.into_iter().flatten().all(|of_work| of_work == wait.context);
@@ -133,8 +133,8 @@ fn has_wait_contexts(schedule: &[Value]) -> bool {
     })
 }
 
-/// Returns the number of waits of default streams for which the thread submitted work to different GPUs before and
-/// after the wait. Waits for which later work rules out all GPUs but one do not count.
+/// Returns the number of waits of default streams for which the thread submitted work to one GPU before the wait and to
+/// another GPU after it. A wait does not count if later work rules out all GPUs except one.
 pub(super) fn unclear_waits(schedule: &[Value]) -> u64 {
     let is_unclear = |wait: &DefaultStreamWait<'_>| {
         matches!(wait.around, [Some(before), Some(after)] if before != after) && !wait.is_only_one
@@ -142,8 +142,8 @@ pub(super) fn unclear_waits(schedule: &[Value]) -> u64 {
     waits_of_default_streams(schedule).filter(is_unclear).count() as u64
 }
 
-/// Returns whether each graph with several nodes has an edge. A trace does not distinguish graphs without edges from
-/// graphs whose edges are missing.
+/// Returns whether each graph with several nodes has an edge in the trace. A trace does not distinguish graphs without
+/// edges from graphs whose edges are missing.
 fn has_known_edges(ops: &[&Value]) -> bool {
     let mut graphs: BTreeMap<u64, (BTreeSet<u64>, bool)> = BTreeMap::new();
     for op in ops.iter().filter(|op| op["graph"] != 0) {

@@ -1,5 +1,5 @@
-//! Tests two threads whose calls use the same CUDA event. The slack of GPU work is at most the delay at which the order
-//! of these calls would change.
+//! Tests programs in which two threads call CUDA functions with the same CUDA event. The slack of GPU work is at most
+//! the delay after which the calls on the event would change their order.
 
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ fn two_threads(waits_for: u32) -> Trace {
     kind(kind(thread_wait(thread_wait(trace, 5), 6), 7), 8)
 }
 
-/// Returns the slack of a kernel, in ns, and the rule that limits this slack.
+/// Returns the slack of a kernel, in ns, and the name of the rule that limits this slack.
 fn slack(trace: Trace, name: &str, kernel: &str) -> (u64, Value) {
     let file = trace.write(name);
     let deps = read_json(&["deps", file.to_str().unwrap()]);
@@ -69,7 +69,7 @@ fn slack(trace: Trace, name: &str, kernel: &str) -> (u64, Value) {
 #[test]
 fn slack_ends_where_two_threads_would_use_an_event_in_another_order() {
     // The call that records the event begins at 80 us, which is 5 us after `first` ends. The recording call must begin
-    // before the wait begins, at 95 us.
+    // before the waiting call begins, at 95 us.
     assert_eq!(slack(two_threads(9), "order-same-event", "first"), (14_999, "order".into()));
     assert_eq!(slack(two_threads(9), "order-on-path", "second"), (0, Value::Null));
 }

@@ -1,5 +1,5 @@
 //! Compares the output of the command for a random program with the simulator's log. Also compares the output with
-//! further runs of the program, in which a GPU operation takes longer or shorter.
+//! further runs of the program, in each of which one GPU operation takes longer or shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use super::random_program::{
     end_with_host_functions, number,
 };
 
-/// Kinds of rows that determine the times of a program. Other tools write them, but torch.profiler does not
+/// Kinds of rows that determine the times of a program. Other tools than torch.profiler write these rows
 /// (docs/replay.md).
 const ROWS: (&str, &str) = ("GPUSIM_KINETO_ROWS", "streams,host_functions,threads,events");
 
-/// A random program, which the seed determines.
+/// A random program, all of whose steps are determined by the seed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
     pub(super) seed: u32,
@@ -27,8 +27,9 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Chooses the features of the program by the seed. Some programs use only features that traces record completely.
-    /// Some use one feature in addition that traces do not record, and some use all such features.
+    /// Chooses the features that the program uses; the seed determines the choice. Some programs use only features that
+    /// traces record completely. Some programs also use one feature that traces do not record, and some use all such
+    /// features.
     pub(super) fn new(seed: u32, has_rows: bool) -> Self {
         let unrecorded = PROGRAMMATIC | HOST_FUNCTIONS | LEGACY_STREAM | THREADS;
         let without = match seed % 8 {
@@ -44,7 +45,7 @@ impl Program {
         Self { seed, without, has_rows }
     }
 
-    /// Runs the program. `change` contains the id of an operation, and how much longer the operation takes in ns.
+    /// Runs the program. `change` is the id of an operation, and the time in ns by which the operation takes longer.
     pub(super) fn run(self, change: Option<(u64, i64)>) -> Outcome {
         let change = change.map(|(op, by)| format!("{op}:{by}"));
         let mut variables: Vec<_> = change.iter().map(|change| ("GPUSIM_CHANGE", change.as_str())).collect();
@@ -61,11 +62,11 @@ impl Program {
 /// Time by which an operation is shortened, in ns.
 const STEP_NS: u64 = 1_000;
 
-/// Slack, saving and reason in the command's output for a GPU operation.
+/// Slack, saving and reason that the command prints for a GPU operation.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     slack: u64,
-    /// Whether the slack is smaller because calls of different threads would otherwise change their order.
+    /// Whether the slack is limited because calls of different threads would otherwise change their order.
     is_limited: bool,
     saving: u64,
     /// Reason why the operation did not begin earlier.
@@ -99,13 +100,14 @@ fn said(deps: &Value) -> BTreeMap<(u64, u64, u64), Option<Said>> {
 
 /// Result of a run in which one operation has another duration.
 struct Rerun {
-    /// How much later, in ns, this run ended than the first run.
+    /// Time in ns by which this run ended later than the first run.
     later: i64,
     /// Whether the threads made their calls and got their locks in the same order as in the first run.
     keeps_order: bool,
 }
 
-/// Returns the thread ids in the order of the calls, and the thread ids in the order of the waits for other threads.
+/// Returns the thread ids in the order in which the threads made calls, and the thread ids in the order in which they
+/// waited for other threads.
 fn thread_order(schedule: &[Value]) -> [Vec<u64>; 2] {
     ["call", "thread_wait"].map(|what| {
         let rows = schedule.iter().filter(|row| row["what"] == what);
@@ -127,7 +129,7 @@ struct Checked<'a> {
     nodes: BTreeMap<&'a str, &'a Value>,
 }
 
-/// Checks the output of the command for a program. The slack is checked for one in `every` GPU operations.
+/// Checks the output of the command for a program. The slack is checked for one of every `every` GPU operations.
 pub(super) fn check_answers(
     (program, lacks): (Program, &BTreeSet<Lack>),
     schedule: &[Value],
@@ -152,10 +154,10 @@ pub(super) fn check_answers(
 }
 
 impl Checked<'_> {
-    /// If no records are missing in the trace, the path must be as long as the longest path in the log, and every part
-    /// must be on a longest path. If records are missing, a wrong dependency may lead the path through other work. The
-    /// wrong dependency is that of the last part in a row of wrong parts. So the class of this part must be one that a
-    /// missing record can make wrong.
+    /// If the trace lacks no records, the path must be as long as the longest path in the log, and every part of it
+    /// must be on a longest path. If the trace lacks records, a wrong dependency may lead the path through other work.
+    /// In a row of wrong parts, the wrong dependency is that of the last part. Therefore a missing record must be able
+    /// to make a part of this class wrong.
     fn check_parts(&self, parts: &[Value], counts: &mut Counts) {
         let Self { program, window, lacks, .. } = self;
         let end = program.end(self.schedule);
@@ -182,8 +184,8 @@ impl Checked<'_> {
         assert_eq!(at, end, "{program:?}: the parts add up");
     }
 
-    /// Asserts that the trace lacks a record whose absence can make such a part wrong. Missing edges, triggers and
-    /// launch times cannot make a part wrong.
+    /// Asserts that the trace lacks a record, and that this can make such a part wrong. Missing graph edges, triggers
+    /// and launch times cannot make a part wrong.
     fn check_wrong_part(&self, part: &Value) {
         use Lack::*;
         let causes: &[Lack] = match part["class"].as_str().unwrap() {
@@ -208,7 +210,7 @@ impl Checked<'_> {
             "call" => spends(paths.calls(number(node, "thread"), time("start_ns"))),
             "host" => paths.spends_on_host(number(node, "thread"), start, end),
             "hand_off" => paths.hands_off(number(node, "thread"), start, end),
-            // Calls before the first call that launches or waits are not in the graph of dependencies.
+            // Calls before the first call that launches or waits are not in the command's graph of dependencies.
             "unexplained" if self.program.has_rows && start == self.window.0 => {
                 paths.spends_on_host(number(node, "thread"), start, end)
             }
@@ -228,8 +230,8 @@ impl Checked<'_> {
             until.any(|wait| wait["why"] == why) || (is_launch && why == "launch")
         };
         let is_same = match said.reason {
-            // If an event wait decides when a stream continues, the next work on this stream has the order of the
-            // stream as its reason.
+            // If a wait for a CUDA event decides when a stream continues, the command prints the order of the stream as
+            // the reason of the next work on this stream.
             "stream" => {
                 let is_held = self.program.has_rows && tied("default_stream");
                 tied("stream") || tied("event") || tied("programmatic") || is_held
@@ -239,8 +241,8 @@ impl Checked<'_> {
             "nothing" => false,
             reason => tied(reason),
         };
-        // The command always infers implicit waits. An inferred wait that is wrong may happen to end at the same time
-        // as the recorded cause, or may contradict it.
+        // The command always infers the implicit waits of default streams. A wrongly inferred wait may happen to end at
+        // the same time as the recorded cause, or may contradict that cause.
         let is_inferred =
             self.lacks.contains(&Lack::DefaultStream) && ["default_stream", "nothing"].contains(&said.reason);
         if is_inferred || !self.is_recorded(op) {
@@ -257,7 +259,7 @@ impl Checked<'_> {
         });
     }
 
-    /// Returns whether the trace contains a record of the last reason why an operation waited.
+    /// Returns whether the trace contains a record of the last wait before an operation.
     fn is_recorded(&self, op: &Value) -> bool {
         if self.program.has_rows {
             // The GPU of a default stream decides which streams wait for it, and which streams wait with it for an
@@ -297,9 +299,9 @@ impl Checked<'_> {
         }
     }
 
-    /// Runs the program again with an operation that takes longer by its slack, or that is shortened, and compares the
-    /// ends of the runs. If no records are missing in the trace, both slack and saving are exact. If edges of graphs,
-    /// triggers or launch times are missing, slack and saving may be too small, but never too large.
+    /// Runs the program again with an operation that is lengthened by its slack or shortened, and compares the ends of
+    /// the two runs. If the trace lacks no records, both slack and saving are exact. If the trace lacks graph edges,
+    /// triggers or launch times, slack and saving may be too small, but never too large.
     fn check_change(&self, op: &Value, said: Said, counts: &mut Counts) {
         let Self { program, lacks, .. } = self;
         let later = if said.slack > 0 { self.rerun(op, said.slack as i64).later } else { 0 };
@@ -336,7 +338,8 @@ impl Checked<'_> {
         }
     }
 
-    /// Returns the rule by which the command promises less than the program shows (docs/critical-path.md).
+    /// Returns the rule because of which the printed slack or saving is smaller than the real one
+    /// (docs/critical-path.md).
     fn rule(&self, rerun: &Rerun, is_limited: bool) -> Option<&'static str> {
         match self.lacks.first() {
             _ if is_limited => Some("order of threads"),

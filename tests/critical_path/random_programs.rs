@@ -1,6 +1,6 @@
 //! Tests random simulated programs. The path is compared with the longest paths in the simulator's log. Then each
-//! program runs again with an operation that takes longer or shorter. The change in the program's end must be the one
-//! that slack and savings promise.
+//! program runs again, and one operation takes longer or shorter. The end of the program must then change as the
+//! printed slack and savings predict.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -30,7 +30,7 @@ fn deps(trace: &str, name: &str) -> (Value, u64) {
     (serde_json::from_slice(&one).unwrap(), left_out.map_or(0, |count| count.parse().unwrap()))
 }
 
-/// Checks a program, and the slack of one in `every` GPU operations.
+/// Checks a program, and the slack of one of every `every` GPU operations.
 fn check(program: Program, every: usize, counts: &mut Counts) {
     let outcome = program.run(None);
     let schedule = &outcome.schedule;
@@ -44,7 +44,7 @@ fn check(program: Program, every: usize, counts: &mut Counts) {
     counts.add(if lacks.is_empty() { "programs with all records" } else { "programs without some records" });
     let name = if program.has_rows { "path-rows" } else { "path" };
     let (deps, remarked) = deps(&outcome.kineto, &format!("{name}-{}", program.seed));
-    // If the trace lacks the additional rows, it may not show both default streams.
+    // If the trace lacks the rows of `GPUSIM_KINETO_ROWS`, it may not show both default streams.
     if program.has_rows {
         assert_eq!(
             remarked,
@@ -55,7 +55,7 @@ fn check(program: Program, every: usize, counts: &mut Counts) {
     check_answers((program, &lacks), schedule, &deps, every, counts);
 }
 
-/// Checks a program for each seed. Returns how often each property was checked.
+/// Checks a program for each seed. Returns how often each property of the output was checked.
 fn check_programs(seeds: std::ops::Range<u32>, every: usize, has_rows: bool) -> Counts {
     let mut counts = Counts::default();
     seeds.for_each(|seed| check(Program::new(seed, has_rows), every, &mut counts));
@@ -63,9 +63,9 @@ fn check_programs(seeds: std::ops::Range<u32>, every: usize, has_rows: bool) -> 
     counts
 }
 
-/// If records are missing, the command infers dependencies, and most of its answers must be right. In 1,000 programs,
-/// 3.0 % of the parts, 4.6 % of the causes, 2.9 % of the slacks and 0.1 % of the savings were wrong. In the first 48
-/// programs, the shares of wrong answers are 2.4, 6.9, 4.2 and 0 %.
+/// If the trace lacks records, the command infers dependencies, and most of its answers must be right. In 1,000
+/// programs, 3.0 % of the parts, 4.6 % of the causes, 2.9 % of the slacks and 0.1 % of the savings were wrong. In the
+/// first 48 programs, the shares of wrong answers are 2.4, 6.9, 4.2 and 0 %.
 fn assert_inferred(counts: &Counts) {
     let inferred = [
         (
@@ -82,8 +82,8 @@ fn assert_inferred(counts: &Counts) {
     }
 }
 
-/// With all rows, only one kind of record can be missing: the GPU of a default stream that waits. The GPU of a waiting
-/// default stream is missing in 2 of the 1,000 programs, whose paths are right nevertheless.
+/// With all rows, the trace can lack only one kind of record: the GPU of a default stream that waits. The GPU of a
+/// waiting default stream is unknown in 2 of the 1,000 programs, but the paths of these programs are right.
 fn assert_with_rows(counts: &Counts) {
     for (what, most) in [
         ("programs that lack WaitContexts", 3),
@@ -111,7 +111,7 @@ fn paths_and_slack_of_random_programs_are_those_of_the_log() {
         ("launch", 100),
         ("graph", 50),
         ("graph edge", 50),
-        // Most triggers in these programs come so late that the order of the stream decides.
+        // Most kernels in these programs reach their trigger so late that the order of the stream decides.
         ("programmatic", 2),
         ("parts on a longest path", 300),
         ("longer by its slack", 50),

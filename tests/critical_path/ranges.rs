@@ -1,5 +1,5 @@
-//! Tests `--range`, which prints the path inside the ranges that the program named. The trace is the example in
-//! docs/critical-path.md.
+//! Tests `--range`, which prints the part of the path that is inside the ranges that the program named. The trace is
+//! the example in docs/critical-path.md.
 
 use serde_json::{Value, json};
 
@@ -131,8 +131,8 @@ fn micros(micros: u64) -> Nanos {
     Nanos(1_760_000_000_000_000_000 + micros * 1_000)
 }
 
-/// Returns a recording of three launches of 10 us, at 0, 20 and 40 us. The last launch is outside the range. The
-/// kernels run for 5 us each, from 12, 32 and 52 us.
+/// Returns a recording of three launches of 10 us, at 0, 20 and 40 us. The last launch is outside the range. The three
+/// kernels run for 5 us each, and begin at 12, 32 and 52 us.
 fn recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: Row<'_>| writer.row(&row).unwrap();

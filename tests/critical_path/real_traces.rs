@@ -1,5 +1,5 @@
-//! Tests the critical path of real traces. The parts of the path must add up, and the output must name the time that
-//! the records do not explain.
+//! Tests the critical path of real traces. The durations of the parts must add up to the length of the path, and the
+//! output must name the time that the records do not explain.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,9 @@ use super::output::read_json;
 #[path = "../support/real_traces.rs"]
 pub(super) mod files;
 
-/// Traces that lack records of launches, of earlier work, or of waits between streams. If more than 1 % of the path is
-/// unexplained, the command must name the missing records. The second value of each entry is their name.
+/// Traces that lack records of launches, of earlier work, or of waits between streams, each with the name of the
+/// missing records. If more than 1 % of the path is unexplained, the command must name the missing records. The second
+/// value of each entry is the name that the command must print for these records.
 const INCOMPLETE: [(&str, &str); 8] = [
     ("graph_execution", "earlier_work"),
     ("control", "no_wait_records"),
@@ -62,8 +63,8 @@ fn parts_of_the_path_of_real_traces_add_up_and_have_names() {
     assert!(checked > 20, "{checked} traces were checked");
 }
 
-/// Returns the starts and ends of collectives in us, for each rank, sorted by start. All ranks are on one machine and
-/// have the same clock.
+/// Returns the starts and ends of collectives in us, for each rank, sorted by start. All ranks are on one machine, so
+/// their clocks are the same.
 fn collectives(folder: &Path) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut ranks = BTreeMap::new();
     for file in folder.read_dir().unwrap().map(|entry| entry.unwrap().path()) {

@@ -9,9 +9,9 @@ use super::output::{Trace, gpuflame, read_json};
 mod perfetto_slices;
 use perfetto_slices::slices_of;
 
-/// Returns the trace with another kernel on a stream that nothing waits for. The additional kernel may end 74 us later,
-/// at the end of the run. The additional kernel begins 15 us after its call, as `gemm` does, so that the savings are
-/// those in the documentation.
+/// Returns the trace with an additional kernel on a stream for which nothing waits. The additional kernel may end 74 us
+/// later, at the end of the run. The additional kernel begins 15 us after its call, as `gemm` does, so that the savings
+/// are those in the documentation.
 fn with_free_kernel() -> Trace {
     two_kernels().call("cudaLaunchKernel", 4, 5, (31, 34)).kernel("side", 4, 8, (46, 56))
 }
@@ -33,7 +33,7 @@ fn top_ranks_work_by_slack() {
         (vec![&json!(1); 3], vec![&json!(1), &json!(1), &json!(0)])
     );
     let share = |row: &Value| (row["share_percent"].as_f64().unwrap() * 10.0).round();
-    // The shares are those of 60, 40 and 10 us in 110 us.
+    // The shares are 60, 40 and 10 us as parts of 110 us.
     assert_eq!(rows.iter().map(|row| share(row)).collect::<Vec<_>>(), [545.0, 364.0, 91.0]);
     let few = read_json(&["top", file.to_str().unwrap(), "--by", "slack", "-n", "1"]);
     assert_eq!(few["slack"].as_array().unwrap().len(), 1);

@@ -1,5 +1,5 @@
-//! Finds causes that the simulator's log leaves out. If several causes end at the same time, the log names only one
-//! cause.
+//! Finds causes that the simulator's log leaves out. If several causes end at the same time, the log names only one of
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ pub(super) const DEFAULT_STREAM: u64 = 7;
 
 /// Returns pairs of an operation and the work that waits for it because of the rules for default streams. If a default
 /// stream waits for an event, it first waits for all blocking streams of its context, and they then wait for the
-/// default stream. If several such operations end at the same time, the log names only one of them as the cause of the
-/// work after this wait.
+/// default stream. If several of these operations end at the same time, the log names only one of them as the cause of
+/// the work after this wait.
 pub(super) fn ties_of_default_stream(schedule: &[Value], ops: &[&Value]) -> Vec<(u64, u64)> {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let place = |row: &Value| (number(row, "context"), number(row, "stream"));

@@ -1,5 +1,5 @@
-//! Tests that a stack capture never allocates memory. Neither the first capture, which compiles every unwind rule, nor
-//! the thousandth capture may allocate.
+//! Tests that a stack capture never allocates memory. Two captures must not allocate: the first, which compiles every
+//! unwind rule, and the thousandth.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/deep.rs"]
@@ -12,8 +12,8 @@ use deep::deep;
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
 thread_local! {
-    /// Number of allocations by this thread. The count is per thread because the test harness may allocate on another
-    /// thread at any time.
+    /// Number of allocations that this thread has made. The count is per thread because the test harness may allocate
+    /// on another thread at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 

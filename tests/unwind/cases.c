@@ -196,8 +196,8 @@ static hook inner;
 FAR void call_through_rbx(void) { asm_cfa_in_rbx(inner); KEEP; }
 void slow_frames(hook h) { current = h; inner = leaf; asm_cfa_in_rbx(call_through_rbx); asm_with_cfi(leaf); KEEP; }
 /* Changes a return address on the stack. If the return address is 0, the stack ends above asm_over_return. If the
- * address is that of asm_over_return's first instruction, the stack continues with the caller's return address, which
- * is next on the stack. */
+ * changed address is that of asm_over_return's first instruction, the stack continues with the caller's return address,
+ * which is next on the stack. */
 FAR void change_return(uintptr_t *address) {
     for (int i = 0; i < 15; i++) { /* changes after each call, then after every third call */
         *address = (i < 6 ? i : i / 3) % 2 ? (uintptr_t)asm_over_return + 1 : 0;

@@ -1,5 +1,5 @@
-//! Tests the unwinding of stack copies: compares it with unwinding the same stack in place, and unwinds copies with
-//! arbitrary bytes.
+//! Tests the unwinding of stack copies: compares it with unwinding the same stack in place, and also unwinds copies
+//! that contain arbitrary bytes.
 #![cfg(target_arch = "x86_64")]
 
 use std::hint::black_box;
@@ -45,12 +45,12 @@ fn copy(bytes: usize) -> Copy {
         context
     };
     let registers = ORDER.map(|register| context.uc_mcontext.gregs[register as usize] as u64);
-    // SAFETY: the caller guarantees that the stack has `bytes` bytes above its frame.
+    // SAFETY: the caller guarantees that `bytes` bytes of stack are mapped above its frame.
     let stack = unsafe { std::slice::from_raw_parts(registers[7] as *const u8, bytes) }.to_vec();
     Copy { registers, stack }
 }
 
-/// Runs `body` below `calls` nested calls.
+/// Runs `body` inside `calls` nested calls.
 #[inline(never)]
 fn deep(calls: usize, body: &mut dyn FnMut()) {
     match calls {
@@ -60,7 +60,7 @@ fn deep(calls: usize, body: &mut dyn FnMut()) {
     black_box(calls);
 }
 
-/// Runs `body` below `calls` nested calls, with more stack above them than a copy ever contains.
+/// Runs `body` inside `calls` nested calls, with more stack above them than a copy ever contains.
 fn on_a_deep_stack(calls: usize, mut body: impl FnMut() + Send) {
     let below = || {
         let room = black_box([0_u8; 128 << 10]);
@@ -82,7 +82,7 @@ fn walking_a_partial_stack_copy_gives_the_frames_that_it_contains() {
         let there = unwinder.capture(Skip::None).frames.to_vec();
         let walked = copies.walk(&copied.registers, &copied.stack);
         // The first frames of the two stacks are in the same function, but at different addresses. The outermost frames
-        // are missing, because they are above the copied part.
+        // are missing in the copy's stack, because they are above the copied part.
         let callers = walked.frames[1..].to_vec();
         assert!(callers.len() > 40 && callers.len() < there.len() - 1, "{}", callers.len());
         assert_eq!(there[1..][..callers.len()], callers);
@@ -98,7 +98,7 @@ fn walking_a_partial_stack_copy_gives_the_frames_that_it_contains() {
     });
 }
 
-/// Whether all frames except the first are a prefix of `callers`.
+/// Whether the frames without the first one are the beginning of `callers`.
 fn is_part(callers: &[Frame], frames: &[Frame]) -> bool {
     frames.len() <= 1 || callers.starts_with(&frames[1..])
 }

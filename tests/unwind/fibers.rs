@@ -1,9 +1,9 @@
 //! Tests that the cost of a capture on a fiber's stack does not depend on the number of fibers.
 //!
-//! The test counts the system calls that captures make. Linux turns each of these calls into a signal (see
-//! `tests/capture/syscalls.rs`), and the signal handler then makes the call itself. Tests run on several threads at the
-//! same time, so all state is per thread. If another thread set the selector while this thread is in its handler, the
-//! process would end.
+//! The test counts the system calls that captures make. Linux turns each system call into a signal (see
+//! `tests/capture/syscalls.rs`), and the signal handler then makes the system call itself. Tests run on several threads
+//! at the same time, so the selector and the counters are per thread. If another thread changed this thread's selector
+//! while this thread is in its signal handler, the process would end.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -33,7 +33,8 @@ const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
 thread_local! {
-    /// Selector that the kernel reads: its value lets this thread's system calls pass, or turns them into signals.
+    /// Selector that the Linux kernel reads: its value decides whether this thread's system calls are executed or
+    /// turned into signals.
     static SELECTOR: AtomicU8 = const { AtomicU8::new(PASS) };
     /// Number of caught system calls of each kind: `process_vm_readv`, `getpid`, and all others.
     static CALLS: [AtomicUsize; 3] = const { [const { AtomicUsize::new(0) }; 3] };
@@ -42,12 +43,13 @@ thread_local! {
     static FLAGS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Lets this thread's system calls pass, or turns them into signals.
+/// Makes Linux execute this thread's system calls, or turn them into signals.
 fn select(passing: u8) {
     SELECTOR.with(|selector| selector.store(passing, Ordering::SeqCst));
 }
 
-/// Code to which the signal handler returns. The kernel lets the system call in this code pass.
+/// Code to which the signal handler returns: it makes the system call `rt_sigreturn`. Linux never turns this system
+/// call into a signal.
 #[unsafe(naked)]
 extern "C" fn restore() {
     naked_asm!("mov eax, 15", "syscall", "ud2")
@@ -56,7 +58,7 @@ extern "C" fn restore() {
 /// Signal handler that counts a caught system call, and then makes the call.
 extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
     select(PASS);
-    // SAFETY: the kernel passes the interrupted registers.
+    // SAFETY: the kernel passes the registers of the interrupted code.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let of = |register: i32| registers[register as usize];
     let counter = match of(libc::REG_RAX) {
@@ -66,7 +68,7 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
     };
     CALLS.with(|calls| calls[counter].fetch_add(1, Ordering::Relaxed));
     let result: i64;
-    // SAFETY: this is the interrupted code's own call with the same arguments, for which that code is responsible.
+    // SAFETY: the interrupted code made this system call with the same arguments, and is responsible for them.
     unsafe {
         asm!(
             "syscall",
@@ -85,7 +87,7 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
     select(CATCH);
 }
 
-/// The kernel's struct for a signal action, which differs from the C library's.
+/// The Linux kernel's struct for a signal action, which differs from the C library's struct.
 #[repr(C)]
 struct KernelAction {
     handler: usize,
@@ -94,8 +96,8 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Makes the kernel turn this thread's system calls into signals while the selector is set. Returns false if the kernel
-/// does not support this.
+/// Makes the kernel turn this thread's system calls into signals while the selector is set. Returns false if this Linux
+/// kernel does not support this.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
     const ON: usize = 1;
@@ -145,7 +147,7 @@ extern "C-unwind" fn dive() {
     std::hint::black_box(deep(12));
 }
 
-/// Maps `FIBERS` stacks with an unreadable page between each two, and creates an unwinder for this thread. Returns
+/// Maps `FIBERS` stacks with an unreadable page between neighbours, and creates an unwinder for this thread. Returns
 /// `None` if this kernel cannot turn system calls into signals.
 fn fibers() -> Option<*mut c_void> {
     unwind::prepare();
@@ -187,11 +189,11 @@ fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, fla
 fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
     let Some(stacks) = fibers() else { return };
     for round in 0..4 {
-        // There is no return address above the outermost frames on this stack, so captures do not reach a root.
+        // The outermost frames on this stack have no return address above them, so captures do not reach a root frame.
         let calls = calls_of(stacks, capture, 0, ContextFlags::CUT);
         eprintln!("round {round}: {calls:?}");
-        // The first round makes more system calls, because its first capture reads unwind rules and maps the copy's
-        // buffer.
+        // The first round makes more system calls than the others, because its first capture reads unwind rules and
+        // maps the copy's buffer.
         if round > 0 {
             assert_eq!(calls, [FIBERS, 0, 0]);
         }

@@ -1,7 +1,7 @@
 /* Functions that switch to a stack that the program allocated itself, and functions with wrong unwind information. */
 
-/* Switches by hand to another stack, which ends at `top`, and calls `hook` there. The function's unwind information
- * does not describe the switch, so an unwinder reads memory past `top`. */
+/* Switches to another stack with its own assembly code; that stack ends at `top`, and `hook` is called on it. The
+ * unwind information of on_stack does not describe the switch, so an unwinder reads memory past `top`. */
 __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 {
     __asm__ volatile("mov %%rsp, %%rbx\n\tmov %1, %%rsp\n\tcall *%0\n\tmov %%rbx, %%rsp"
@@ -10,8 +10,8 @@ __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
                      : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");
 }
 
-/* WITH(name, bytes) defines a function that calls its argument. The bytes are one instruction that the macro adds to
- * the function's unwind information. */
+/* WITH(name, bytes) defines a function that calls its argument. The bytes are one instruction of unwind information,
+ * which the macro adds to that of the function. */
 #define WITH(name, ...)                                                                                        \
     __asm__(".text\n\t.globl " #name "\n\t.type " #name ", @function\n" #name ":\n\t"                          \
             ".cfi_startproc\n\tpush %rbx\n\t.cfi_def_cfa_offset 16\n\t.cfi_escape " #__VA_ARGS__ "\n\t"        \
@@ -42,7 +42,7 @@ CFA(cfa_end, 9, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 CFA(cfa_from_nowhere, 2, 0x38, 0x06)
 CFA(cfa_for_ever, 3, 0x2f, 0xfd, 0xff)
 
-/* DW_CFA_def_cfa with rbx, rbp or rsp plus a ULEB number, and DW_CFA_def_cfa_sf with rsp - 4096 */
+/* DW_CFA_def_cfa with rbx, rbp or rsp plus a number in ULEB format, and DW_CFA_def_cfa_sf with rsp - 4096 */
 WITH(cfa_far, 0x0c, 7, 0x80, 0x80, 0x80, 0x80, 0x08)
 WITH(cfa_backwards, 0x12, 7, 0x80, 0x04)
 

@@ -1,5 +1,5 @@
-//! Tests captures on stacks that are not the thread's own, and with wrong unwind information. The unwinder must never
-//! read memory that is not mapped.
+//! Tests captures on stacks that are not the thread's own, and captures in functions with wrong unwind information. The
+//! unwinder must never read memory that is not mapped.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -46,8 +46,8 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// Whether `address` is less than 100 bytes after `start`, and so in the function at `start`: all these functions are
-/// short.
+/// Whether `address` is less than 100 bytes after `start`; if so, it is in the function at `start`, because all these
+/// functions are short.
 fn is_in(address: Option<&u64>, start: *mut c_void) -> bool {
     address.is_some_and(|address| address.wrapping_sub(start as u64) < 100)
 }
@@ -59,7 +59,7 @@ impl Region {
     fn new(bytes: usize) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: the mapping is new, so no other code uses it.
+        // SAFETY: the mapping is new, so no other code uses its memory.
         let memory = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
         Self(memory.cast(), bytes)
@@ -86,13 +86,13 @@ fn a_stack_is_walked_to_its_end_whatever_is_mapped_above_it() {
     for round in 0..5 {
         for stack in 0..STACKS {
             let top = region.at((stack + 1) * STACK);
-            // The stack is captured four times. The memory above it is first another stack in the same mapping, then
-            // unmapped, then an unreadable page, and then another stack again.
+            // The stack is captured four times. In turn, the memory above the stack is another stack in the same
+            // mapping, unmapped, an unreadable page, and another stack again.
             let look_at = |is_cut: bool| {
                 on_stack(look, top);
                 SEEN.with_borrow(|(frames, flags)| {
                     assert!(is_in(frames.first(), switched), "{frames:x?}");
-                    // If there is memory above the stack, it contains a return address of 0.
+                    // If memory is mapped above the stack, this memory contains a return address of 0.
                     assert_eq!(frames.len(), 1, "round {round}, stack {stack}: {frames:x?}");
                     assert_eq!(flags.has(ContextFlags::CUT), is_cut);
                 });
@@ -169,7 +169,7 @@ fn an_unrecoverable_register_does_not_end_a_walk() {
     });
 }
 
-/// Calls a function in the library, optionally on another stack. The function calls `look`.
+/// Calls a function in the library, optionally on another stack. The called function calls `look`.
 fn call(function: *mut c_void, stack: Option<*mut c_void>) {
     thread_local! {
         static FUNCTION: RefCell<*mut c_void> = const { RefCell::new(null_mut()) };
@@ -216,8 +216,8 @@ fn a_stack_of_a_megabyte_in_large_frames_is_walked() {
     });
 }
 
-/// The signal handler runs on a signal stack. From there, the walk must continue on the thread's own stack or on a
-/// coroutine's stack.
+/// The signal handler runs on a signal stack. From the signal stack, the unwinder must continue on the thread's own
+/// stack or on a coroutine's stack.
 #[test]
 fn a_walk_continues_from_a_signal_stack_to_the_interrupted_stack() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -1,7 +1,7 @@
-//! Tests random stacks: compares the unwinder with libgcc's unwinder, and captures with stack caches with captures
-//! without them.
+//! Tests random stacks: compares the unwinder with libgcc's unwinder, and compares captures that use stack caches with
+//! captures that do not.
 //!
-//! `GPUFLAME_FUZZ=N` makes both tests N times longer, with other seeds.
+//! `GPUFLAME_FUZZ=N` makes both tests N times longer and gives them further seeds.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -25,9 +25,9 @@ use oracle::{Addresses, capture_both};
 
 /// Calls (dives) and returns (climbs) at random in a call tree, with a capture at the end of every dive.
 ///
-/// At each depth the test calls only a few functions, and frames have only a few sizes. So many dives put the same
-/// return addresses in the same places as earlier dives, with other frames in between. A cache that checks too little
-/// then returns a wrong stack.
+/// At each depth the test calls only a few different functions, and the frames have only a few different sizes.
+/// Therefore many dives put the same return addresses in the same places on the stack as earlier dives, with other
+/// frames in between. A stack cache that checks too little then returns a wrong stack.
 struct Fuzz<'a> {
     random: Random,
     functions: &'a [Function],
@@ -36,7 +36,7 @@ struct Fuzz<'a> {
     /// Depth at which this dive ends; after a capture, the depth at which the climb ends.
     target: usize,
     climbs: bool,
-    /// Number that selects the functions for each depth.
+    /// Number from which the functions for each depth are chosen.
     scene: usize,
     captures_left: usize,
     capture: &'a mut dyn FnMut(),
@@ -83,7 +83,7 @@ impl Fuzz<'_> {
 /// Callback of the generated functions: returns the function that the caller must call next, or `None` if it must
 /// return.
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
-    // SAFETY: `run` stored a pointer to its own state in `program`, and waits for the walk to end.
+    // SAFETY: SAFETY: `run` stored a pointer to its own state in `program`, and waits until this function returns.
     let fuzz = unsafe { &mut *program.state.cast::<Fuzz<'_>>() };
     program.growth = 1 + fuzz.random.below(3) as i64;
     let chosen = if fuzz.captures_left == 0 { None } else { fuzz.choose() };
@@ -99,7 +99,7 @@ fn run(seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnM
     run_to(DEEPEST, seed, functions, captures, capture);
 }
 
-/// Runs `capture` on `captures` random stacks of at most `deepest` calls.
+/// Runs `capture` on `captures` random stacks, each at most `deepest` calls deep.
 fn run_to(deepest: usize, seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnMut()) {
     let mut fuzz = Fuzz {
         random: Random::new(seed),
@@ -121,7 +121,7 @@ fn run_to(deepest: usize, seed: u64, functions: &[Function], captures: usize, ca
     assert_eq!(fuzz.captures_left, 0);
 }
 
-/// Generates eight libraries with all kinds of compiler options, and returns their functions.
+/// Generates eight libraries, each with other compiler options, and returns their functions.
 fn functions() -> Vec<Function> {
     let kinds = [OMIT, KEEP, REALIGN, OMIT, UNOPTIMISED, REALIGN, OMIT, KEEP];
     (1u64..).zip(kinds).flat_map(|(seed, options)| generate::library(seed, options)).collect()
@@ -190,8 +190,8 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
     without.use_caches(false);
     let mut kept: Vec<Vec<Frame>> = vec![Vec::new(); Unwinder::MAX_CACHED_STACKS];
     let (mut told, mut new, mut different) = (0, 0, 0);
-    // Few functions and small depths make stacks repeat often; stacks that are deeper or have many functions hardly
-    // ever repeat.
+    // With few functions and small depths, the same stacks occur often; with many functions or large depths, the same
+    // stack hardly ever occurs twice.
     for (seed, functions, deepest) in seeds(400).flat_map(|seed| {
         [(seed, &functions[..2], 3), (seed, &functions[..4], NOT_DEEP), (seed, &functions[..], DEEPEST)]
     }) {
@@ -219,7 +219,7 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
 }
 
 thread_local! {
-    /// Closure that the next coroutine will run.
+    /// Closure that the next coroutine runs.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
@@ -243,7 +243,7 @@ fn cached_paths_on_foreign_stacks_equal_uncached_walks() {
     let mut without = Unwinder::new().expect("memory for an unwinder");
     without.use_caches(false);
     const STACK: usize = 64 << 10;
-    // The stacks are adjacent: above each stack is the next one, and above the last stack are zeroes.
+    // The stacks are next to each other in memory, and above the last stack there are zeroes.
     let mut stacks = vec![0u128; 5 * STACK / 16];
     let (mut frames, mut different, mut whole) = (0, 0, 0);
     for seed in seeds(300) {

@@ -1,10 +1,10 @@
-//! Tests random stacks of functions that are generated at run time. These functions store any value in rbp, and replace
-//! each other.
+//! Tests random stacks of functions that are generated at run time. These functions store any value in rbp, and the
+//! test replaces them by others.
 //!
-//! The test knows each return address. A stack is *right* if it reaches the thread's first frame and has these return
-//! addresses in order, with the same frames between each two.
+//! The test knows each return address on these stacks. A captured stack is *right* if it reaches the thread's first
+//! frame and contains these return addresses in order, with the same frames between neighbours.
 //!
-//! `GPUFLAME_FUZZ=N` runs N times as many seeds, with other values.
+//! `GPUFLAME_FUZZ=N` runs N times as many seeds, all of them different.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -34,7 +34,7 @@ struct Walk<'a> {
     random: Random,
     area: Area,
     mix: Mix,
-    /// If set to N, before one call in N the test replaces an old function by a new function.
+    /// If this is N, the test replaces an old function by a new function before one of N calls.
     replaces: Option<usize>,
     /// Slots of the functions that are on the stack, outermost first.
     active: Vec<usize>,
@@ -49,7 +49,7 @@ struct Truth<'a> {
 }
 
 extern "C-unwind" fn next(walk: *mut c_void) {
-    // SAFETY: `step` passed a pointer to its `Walk`, and waits until this function returns.
+    // SAFETY: SAFETY: `step` passed a pointer to its `Walk`, and waits until this function returns.
     unsafe { &mut *walk.cast::<Walk<'_>>() }.step();
 }
 
@@ -67,7 +67,7 @@ impl Walk<'_> {
         Walk { random, area, mix, replaces, active: Vec::new(), captures_left: captures, capture }.step();
     }
 
-    /// Captures, calls and returns in a random order.
+    /// Makes captures, calls and returns in a random order.
     #[inline(never)]
     fn step(&mut self) {
         while self.captures_left > 0 {
@@ -112,7 +112,7 @@ impl Truth<'_> {
         let found = frames.iter().filter(|frame| is_ours(frame)).map(place);
         let expected = self.active.iter().rev().map(|slot| self.area.return_address(*slot));
         let others: Vec<&[Frame]> = frames.split(is_ours).collect();
-        // The frames at the leaf and at the root belong to the test itself.
+        // The frames at the leaf and at the root are functions of the test.
         let between = others.get(1..others.len() - 1).unwrap_or_default();
         flags.0 & (ContextFlags::CUT | ContextFlags::TRUNCATED) == 0
             && found.eq(expected)
@@ -121,7 +121,7 @@ impl Truth<'_> {
     }
 }
 
-/// Number of stacks that one way of capturing produced, and the number of right stacks among them.
+/// Number of stacks that were captured in one way, and the number of right stacks among them.
 #[derive(Debug, Default)]
 struct Score {
     right: usize,
@@ -146,7 +146,7 @@ struct Ways {
     plain: Unwinder,
     copies: CopyUnwinder,
     numbers: Vec<(Vec<Frame>, ContextFlags)>,
-    /// The outermost frames up to the end of the stack, which are the same in all stacks.
+    /// The outermost frames, which all stacks have in common; the last of them is the end of the stack.
     root: Vec<Frame>,
     top: usize,
     scores: [Score; 4],
@@ -164,7 +164,8 @@ impl Ways {
         let new = || Unwinder::new().expect("memory for an unwinder");
         let [mut cached, numbered, mut plain] = [new(), new(), new()];
         plain.use_caches(false);
-        // Skip two frames, because this function's caller will later be at another instruction.
+        // Skip two frames, because the caller of this function will be at another instruction when the other stack is
+        // captured.
         let root = cached.capture(Skip::Count(2)).frames.to_vec();
         let copies = CopyUnwinder::new().expect("memory for an unwinder");
         let numbers = vec![(Vec::new(), ContextFlags(0)); Unwinder::MAX_CACHED_STACKS];
@@ -227,7 +228,7 @@ const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RIP,
 ];
 
-/// Returns the sample that the kernel would take at this point: the registers, and the stack up to `top`.
+/// Returns the sample that the Linux kernel would take at this point: the registers, and the stack up to `top`.
 #[inline(always)]
 fn sample<'a>(top: usize) -> ([u64; REGISTERS], &'a [u8]) {
     // SAFETY: zeroes are a valid context, and getcontext fills it in.
@@ -263,7 +264,7 @@ fn seeds(which: u64) -> impl Iterator<Item = u64> {
 }
 
 thread_local! {
-    /// Closure that the next coroutine will run.
+    /// Closure that the next coroutine runs.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
@@ -279,7 +280,7 @@ fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
     switch::on_stack(begin, top);
 }
 
-/// Makes captures on the thread's own stack.
+/// Makes captures of stacks that are on the thread's own stack.
 fn on_the_own_stack(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<usize>) -> Ways {
     let mut ways = Ways::new(top_of_stack());
     for seed in seeds {
@@ -288,13 +289,13 @@ fn on_the_own_stack(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option
     black_box(ways)
 }
 
-/// Makes captures on four other stacks in turn. Above the last stack there are zeroes.
+/// Makes captures on four other stacks in turn. Above the last of these stacks there are zeroes.
 fn on_other_stacks(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<usize>) -> Ways {
     const STACK: usize = 128 << 10;
     let mut stacks = vec![0u128; 5 * STACK / 16];
     let top = stacks.as_mut_ptr_range().end.addr();
     let mut ways = Ways::new(top);
-    // These stacks do not have the thread's outermost frames.
+    // These stacks do not contain the thread's outermost frames.
     ways.root.clear();
     for seed in seeds {
         let first = stacks[(1 + seed as usize % 4) * STACK / 16..].as_mut_ptr().cast();
@@ -316,8 +317,9 @@ fn generated_frames_are_walked_to_the_root_for_any_value_of_rbp() {
     }
 }
 
-/// If generated code was replaced, a cached unwind rule is stale until the unwinder checks it. Without such checks, the
-/// share of right stacks is 21 % on the thread's own stack and 18 % on other stacks; with checks it is at least 98 %.
+/// If generated code was replaced, a cached unwind rule may be wrong until the unwinder checks it. If the unwinder did
+/// not check its rules, 21 % of the stacks would be right on the thread's own stack and 18 % on other stacks; with
+/// checks it is at least 98 %.
 #[test]
 fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
     let own = on_the_own_stack(seeds(3), Mix::Walkable, Some(20));
@@ -330,8 +332,8 @@ fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
     }
 }
 
-/// After generated code was replaced, each cache is correct again within `MAX_CAPTURES` captures. The caches' back-off
-/// guarantees this.
+/// When generated code was replaced, each cache is correct again after at most `MAX_CAPTURES` captures. The back-off of
+/// the stack caches guarantees this.
 #[test]
 fn a_stack_is_right_again_after_a_bounded_number_of_captures() {
     const MAX_CAPTURES: usize = 2 << 12;
@@ -352,7 +354,7 @@ fn a_stack_is_right_again_after_a_bounded_number_of_captures() {
     }
 }
 
-/// Runs `work` in a call from the generated function in the first slot.
+/// Runs `work` inside a call from the generated function in the first slot.
 #[inline(never)]
 fn through(area: &Area, mut work: &mut dyn FnMut()) {
     extern "C-unwind" fn run(work: *mut c_void) {

@@ -3,7 +3,7 @@
 
 static __thread sigjmp_buf back;
 
-/* Calls `call`. Returns 1 if `call` jumped back here instead of returning. */
+/* Calls `call`. Returns 1 if `call` jumped back here by longjmp, and 0 if it returned. */
 int come_back(void (*call)(void))
 {
     if (sigsetjmp(back, 1))

@@ -1,4 +1,4 @@
-/* A library that the kernel needs a long time to unmap, because it frees the library's many pages one by one. */
+/* A library that Linux needs a long time to unmap, because it frees the library's many pages one by one. */
 volatile char room[32 << 20];
 
 __attribute__((constructor)) static void fill(void)

@@ -1,5 +1,6 @@
-//! Tests captures on the main thread, without the test harness, which runs each test on another thread. The unwinder
-//! finds the bounds of the main thread's stack in a special way, and most programs launch from the main thread.
+//! Tests captures on the main thread; therefore the program does not use the test harness, which runs each test on
+//! another thread. The unwinder finds the bounds of the main thread's stack in a special way, and most programs launch
+//! from the main thread.
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
@@ -36,15 +37,15 @@ mod main_thread {
         the_stack_ends_where_the_kernel_put_its_end();
     }
 
-    /// The test forbids opening files during the capture. So the C library cannot find the bounds of the main thread's
-    /// stack.
+    /// The test forbids the process to open files during the capture. Therefore the C library cannot find the bounds of
+    /// the main thread's stack.
     fn the_stack_is_walked_to_its_root_without_a_look_at_proc() {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: getrlimit writes to `limit`.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
         let set = |rlim_cur| {
             let limit = libc::rlimit { rlim_cur, ..limit };
-            // SAFETY: setrlimit only reads the limit that it is given.
+            // SAFETY: setrlimit only reads the limit to which its argument points.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
         };
         set(0);

@@ -1,8 +1,8 @@
-//! Tests the module map, which records the files that were loaded at each address. Libraries may be loaded and unloaded
-//! between two updates of the map.
+//! Tests the module map, which records the file that was loaded at each address and when it was loaded. Libraries may
+//! be loaded and unloaded between two updates of the map.
 //!
-//! Only one test runs at a time, because every test loads and unloads libraries and the loader's counters are
-//! process-wide.
+//! Only one test runs at a time, because every test loads and unloads libraries and the loader's counters are shared by
+//! the whole process.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -94,7 +94,7 @@ fn a_module_is_reported_as_new_once() {
     let mut modules = Vec::new();
     map.refresh(&mut modules);
     let before = modules.len();
-    // Open a library that no other test loads.
+    // Open a library that no other test in this process loads.
     let library = Library::open(&compile("twin.c", &["-O2", "-DNEWS"]));
     call(library, "twin");
     map.refresh(&mut modules);

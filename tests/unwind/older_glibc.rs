@@ -1,8 +1,8 @@
-//! Tests captures as on glibc before 2.35. Such a glibc lacks `_dl_find_object`, so the unwinder searches a sorted copy
-//! of the loader's list instead.
+//! Tests captures without `_dl_find_object`, as on glibc before 2.35. On such a glibc, the unwinder instead searches a
+//! sorted copy of the loader's list of libraries.
 //!
-//! The tests run one at a time, because they load and unload libraries. The tests run in a process of their own,
-//! because a process cannot switch back from the sorted copy.
+//! The tests run one at a time, because they load and unload libraries. The tests run in their own process, because a
+//! process that has switched to the sorted copy cannot switch back.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]

@@ -153,8 +153,9 @@ fn the_verifier_compares_stacks_of_any_depth_up_to_their_truncation() {
     let right = VerifyResult { plain_agrees: true, libgcc_agrees: true };
     let wrong = VerifyResult { plain_agrees: false, libgcc_agrees: false };
     let mut verifier = Verifier::new().expect("memory for a verifier");
-    // At depths near `MAX_FRAMES`, a stack becomes too deep, and the capture loses its root: at a smaller depth in the
-    // first capture than in the second. The test tries all these depths, and one much larger depth.
+    // At a depth near `MAX_FRAMES`, the stack has too many frames, and the capture loses its root frame; the first
+    // capture loses it at a smaller depth than the second capture. The test tries all depths near `MAX_FRAMES`, and one
+    // much larger depth.
     for calls in (MAX_FRAMES - 60..MAX_FRAMES + 5).chain([MAX_FRAMES + 200]) {
         deep(calls, &mut || {
             let here = 0u8;
@@ -206,7 +207,8 @@ unsafe extern "C-unwind" {
     fn passes_its_stack_pointer(callback: extern "C-unwind" fn(u64));
 }
 
-/// A variable's address identifies a frame, and a compiler may put this variable at the very bottom of the frame.
+/// The address of a variable identifies its frame, but a compiler may put this variable at the very bottom of the
+/// frame.
 #[test]
 fn a_frame_extends_from_its_stack_pointer_to_its_callers() {
     extern "C-unwind" fn look(lowest: u64) {
@@ -267,7 +269,7 @@ extern "C-unwind" fn compare_in_handler(_signal: c_int) {
 }
 
 fn handle(signal: c_int, handler: extern "C-unwind" fn(c_int)) {
-    // SAFETY: the signal handler only captures and counts.
+    // SAFETY: the signal handler only captures the stack and counts.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -368,8 +370,9 @@ fn a_nested_capture_does_not_change_the_outer_one() {
     assert!(HANDLED.nested.load(Ordering::Relaxed) > 0, "no signal arrived inside a capture");
 }
 
-/// Captures the stack below `calls` nested calls. A signal handler may also capture before this function has copied the
-/// frames. The handler's capture reuses the same memory, which is allowed, so this function then captures again.
+/// Captures the stack inside `calls` nested calls. A signal handler may also capture in this thread before this
+/// function has copied the frames of its own capture. The handler's capture reuses the same memory, which is allowed,
+/// so this function then captures once more.
 fn capture_undisturbed(calls: usize) -> Vec<u64> {
     let mut frames = Addresses::new();
     let full =

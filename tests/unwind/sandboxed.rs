@@ -1,5 +1,5 @@
-//! Tests captures in a sandbox. The sandbox refuses process_vm_readv, with which the unwinder reads foreign stacks, and
-//! further system calls.
+//! Tests captures in a sandbox. The sandbox refuses process_vm_readv, with which the unwinder reads stacks other than
+//! the thread's own, and further system calls.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -17,7 +17,7 @@ use switch::{foreign, on_stack};
 
 const STACK: usize = 64 << 10;
 
-/// Makes the kernel refuse these system calls of this thread: they fail with EPERM.
+/// Makes Linux refuse the given system calls of this thread: they fail with EPERM.
 fn refuse(calls: &[i64]) {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -30,7 +30,7 @@ fn refuse(calls: &[i64]) {
     }
     filter.push(line(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and its filter are valid, and the kernel copies them.
+    // SAFETY: the filter program is valid, and the kernel copies it.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let mode = libc::SECCOMP_MODE_FILTER as libc::c_ulong;
@@ -40,7 +40,8 @@ fn refuse(calls: &[i64]) {
 
 thread_local! {
     static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
-    /// Result of the last callback: number of frames, flags, and errno, which was 33 before the capture.
+    /// Result of the last callback: number of frames, flags, and errno, which the callback set to 33 before the
+    /// capture.
     static SEEN: RefCell<(usize, u32, i32)> = const { RefCell::new((0, 0, 0)) };
 }
 
@@ -54,8 +55,8 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// Captures before and after the kernel refuses `calls`, and returns both results. There is no return address above the
-/// stack's last frame.
+/// Captures before and after Linux refuses `calls`, and returns both results. The stack's last frame has no return
+/// address above it.
 fn before_and_after(calls: &'static [i64]) -> [(usize, u32, i32); 2] {
     let look_at = move || {
         unwind::prepare();

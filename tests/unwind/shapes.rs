@@ -1,5 +1,5 @@
-//! Compares gpuflame's unwinder with libgcc's, on stacks of every shape. The test compiles the code for these stacks
-//! with gcc.
+//! Compares gpuflame's unwinder with libgcc's, on stacks of every shape. The test compiles the functions that build
+//! these stacks with gcc.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -22,7 +22,7 @@ static FLAGS: AtomicU32 = AtomicU32::new(0);
 static ONE_CASE: Mutex<()> = Mutex::new(());
 
 /// Callback of a case: captures twice and compares both stacks with libgcc's. In the second capture, the unwind rules
-/// are cached.
+/// are already cached.
 extern "C-unwind" fn check() {
     check_once();
     check_once();
@@ -36,7 +36,8 @@ extern "C-unwind" fn check_once() {
 }
 
 fn assert_same(ours: &Addresses, theirs: &Addresses) {
-    // Skip the innermost frame: it is the capturing function, which calls each unwinder from another instruction.
+    // Skip the innermost frame: it is the capturing function, which calls the two unwinders from different
+    // instructions.
     assert!(ours.count > 0 && theirs.count > 0, "empty: {} {}", ours.count, theirs.count);
     assert_eq!(hex(&ours.as_slice()[1..]), hex(&theirs.as_slice()[1..]));
 }
@@ -48,7 +49,7 @@ fn hex(addresses: &[u64]) -> Vec<String> {
 /// A case: a C function that takes a callback.
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
 
-/// Options of every build of the C and C++ cases.
+/// Compiler options of every build of the C and C++ cases.
 const BUILDS: [&[&str]; 5] = [
     &["-O0"],
     &["-O2", "-fomit-frame-pointer"],

@@ -1,5 +1,5 @@
-//! Tests a capture on a stack that is not the thread's own and that has become shorter. The capture must not read past
-//! the stack's new end.
+//! Tests a capture on a stack that is not the thread's own, after a part of this stack has been unmapped. The capture
+//! must not read past the stack's new end.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -24,8 +24,8 @@ const HALF: usize = 256 << 10;
 #[test]
 fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
     use_new_unwinder(true);
-    // `inner` is a return address in a function with a frame of 1 KiB and a cached unwind rule. The unwinder will guess
-    // that this is the caller.
+    // `inner` is a return address into a function with a frame of 1 KiB and a cached unwind rule. The unwinder will
+    // guess that this function is the caller.
     let library = Library::open(&twins()[1]);
     call(library, "twin");
     let inner = SEEN.take().1[0] + 1;
@@ -42,10 +42,10 @@ fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
         frame as usize
     };
     let code = Code::new();
-    // The call uses the stack 4 KiB below the frame, so it does not overwrite the frame.
+    // The call uses the part of the stack that is 4 KiB below the frame, so it does not overwrite the frame.
     let stack = Some((frame & !15) - 4096);
-    // In this call, the unwinder learns the bounds of the stack. The number in rbp is odd, because a frame pointer is
-    // never odd.
+    // In this call, the unwinder learns the bounds of the stack. The number in rbp is odd, so the unwinder cannot take
+    // it for a frame pointer.
     code.run(look, stack, Some(1));
     let (frames, ..) = SEEN.take();
     assert!(!frames.is_empty());

@@ -1,7 +1,7 @@
-/* Two libraries are built from this source; they differ only in the size of a frame. The tests load them alternately at
- * the same address, and the unwinder must never apply the unwind rules of one library to the other. The frames are
- * filled with return addresses. So a wrong step finds a plausible return address, instead of a value that would reveal
- * the error. */
+/* Two libraries, the twins, are built from this source; they differ only in the size of a frame. The tests load them
+ * alternately at the same address, and the unwinder must never apply the unwind rules of one library to the other. All
+ * words in the frames are return addresses. Therefore an unwinder that makes a wrong step finds a plausible return
+ * address, and not a value that would reveal the error. */
 #ifdef LARGE
 #define ROOM "0x408"
 #else

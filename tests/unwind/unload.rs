@@ -34,11 +34,11 @@ use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Difference between the twins in bytes: together, the two frames of the second twin are larger by this amount, see
-/// `twin.c`.
+/// Difference between the twin libraries in bytes: together, the two frames of the second twin are larger by this
+/// amount, see `twin.c`.
 const LARGER: usize = 2 * 0x100;
 
-/// Calls `case` with the argument `hook`, with the stack pointer lowered by `bytes` bytes.
+/// Calls the function `case` with the argument `hook`, after the stack pointer was lowered by `bytes` bytes.
 #[unsafe(naked)]
 extern "C-unwind" fn call_lower(
     case: extern "C-unwind" fn(extern "C-unwind" fn()),
@@ -77,12 +77,12 @@ extern "C-unwind" fn call_case() {
     call_lower(case, seen::look, BYTES.load(Ordering::Relaxed));
 }
 
-/// Loads each twin in turn, calls it on the thread's own stack and on another stack, and unloads it. Returns the number
-/// of times that a twin was loaded at the other twin's address.
+/// Loads each twin library in turn, calls it on the thread's own stack and on another stack, and unloads it. Returns
+/// how often a twin library was loaded at the address that the other twin had.
 ///
-/// Each twin is called so often that the unwinder caches its path. Another call is between these calls, because
-/// otherwise the last-stack cache would return the stack. The callback has the same stack pointer in both twins, so
-/// that both paths have the same key.
+/// Each twin library is called so often that the unwinder caches the path of its stack. Another call is between two of
+/// these calls, because otherwise the last-stack cache would return the stack. The callback has the same stack pointer
+/// in both twins, so that the cached paths of both twins have the same key.
 fn alternate(times: usize, mut between: impl FnMut()) -> usize {
     let twins = twins();
     switch::foreign();
@@ -134,7 +134,7 @@ fn a_self_checking_capture_does_not_wait_for_the_loader() {
         // SAFETY: the thread below passed a pointer to its channels, and waits until this function returns.
         let (held, done) = unsafe { &*channels.cast::<(mpsc::Sender<()>, mpsc::Receiver<()>)>() };
         held.send(()).expect("the test waits");
-        // Use a timeout: a capture that waits for the loader's lock would otherwise wait for ever.
+        // Use a timeout: if a capture waited for the loader's lock, the test would otherwise wait for ever.
         IS_CAPTURED.store(done.recv_timeout(Duration::from_secs(100)).is_ok(), Ordering::SeqCst);
         1
     }
@@ -143,7 +143,8 @@ fn a_self_checking_capture_does_not_wait_for_the_loader() {
     let ((held, is_held), (done, is_done)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
     let holder = thread::spawn(move || {
         let mut channels = (held, is_done);
-        // The test's first capture calls the loader to find its unwind rules, so it runs before the lock is held.
+        // The first capture of the test calls the loader to find its unwind rules, so it is made before the lock is
+        // held.
         channels.0.send(()).expect("the test waits");
         channels.1.recv().expect("the test has captured");
         // SAFETY: the function `hold` gets the argument that it expects.
@@ -168,7 +169,7 @@ fn a_library_loaded_at_an_address_without_rules_is_recognised_at_once() {
         let library = Library::open(twin);
         let address = library.symbol("twin");
         call(library, "twin");
-        // The frame's address is one byte before the return address, so that it is inside the call instruction.
+        // The address in a frame is one byte before the return address, so that it is inside the call instruction.
         let inner = SEEN.take().1[0] + 1;
         library.close();
         let nothing = Code::that_calls_before(inner);

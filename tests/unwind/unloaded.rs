@@ -1,5 +1,5 @@
-//! Garbage on the stack may be an address in a library that another thread is unloading. A capture that finds such an
-//! address must never read the library's memory after it is unmapped.
+//! Garbage on a stack may happen to be an address in a library that another thread is unloading. A capture that finds
+//! such an address must never read the library's memory after it is unmapped.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -20,8 +20,8 @@ use std::{env, thread};
 use build::{Library, compile};
 use seen::{capture, use_new_unwinder};
 
-/// Environment variable that is set in the child process that runs the test. The test has its own process, because a
-/// failure crashes the process.
+/// Environment variable that is set in the child process that runs the test. The test runs in a child process, because
+/// a failure crashes the process.
 const CHILD: &str = "GPUFLAME_TEST_UNLOADS";
 
 #[test]
@@ -40,7 +40,7 @@ fn capture_garbage_while_it_goes() {
     }
     type Function = extern "C-unwind" fn(extern "C-unwind" fn(), u64);
     let garbage = Library::open(&compile("garbage.c", &["-O2"]));
-    // SAFETY: `with_garbage` has this type.
+    // SAFETY: SAFETY: `with_garbage` has this type.
     let with_garbage =
         unsafe { std::mem::transmute::<*mut c_void, Function>(garbage.symbol("with_garbage")) };
     let path = compile("large.c", &["-O1"]);
@@ -57,7 +57,7 @@ fn capture_garbage_while_it_goes() {
         use_new_unwinder(true);
         let (began, mut captures) = (Instant::now(), 0);
         // The other thread loads and unloads the library a few hundred times. The library contains so many addresses
-        // that some address never has a cached unwind rule.
+        // that the unwind rules of some addresses are never cached.
         while began.elapsed() < Duration::from_secs(1) || captures <= 1000 {
             with_garbage(look, inside + captures % (1 << 16));
             captures += 1;

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, process};
 
-/// Compiles `source` (a file in this folder's parent, or a path) to a shared library, once per set of options.
+/// Compiles `source` (a file in the parent of this folder, or a path) to a shared library, once per set of compiler
+/// options.
 pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -41,7 +42,7 @@ pub(crate) struct Library(pub(crate) *mut c_void);
 impl Library {
     pub(crate) fn open(path: &Path) -> Self {
         let name = CString::new(path.to_str().expect("a path in UTF-8")).expect("no NUL");
-        // SAFETY: the name is a C string; constructors of these libraries only call back.
+        // SAFETY: the name is a C string; constructors of these libraries only call the test's callbacks.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "cannot load {}", path.display());
         Self(handle)

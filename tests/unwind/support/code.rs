@@ -21,7 +21,8 @@ const BEFORE: [u8; 24] = [
 const AFTER: [u8; 7] = [0x48, 0x89, 0xdc, 0x5d, 0x5d, 0x5b, 0xc3];
 
 impl Code {
-    /// Writes the code so that its call returns to the address `place`, at which nothing may be mapped yet.
+    /// Writes the code at such an address that its call returns to the address `place`, at which nothing may be mapped
+    /// yet.
     pub(crate) fn that_calls_before(place: u64) -> Self {
         let entry = place as usize - BEFORE.len();
         let page = entry & !(PAGE - 1);
@@ -36,8 +37,8 @@ impl Code {
 
     fn written(page: *mut c_void, entry: usize, flags: i32) -> Self {
         let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        // SAFETY: the mapping replaces no other mapping. If the caller passes an address, the mapped page contains
-        // `entry`.
+        // SAFETY: the mapping replaces no other mapping. If the caller passes an address, the page that is mapped there
+        // contains `entry`.
         unsafe {
             let mapped = libc::mmap(page, PAGE, all, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
             assert!(mapped != libc::MAP_FAILED && (page.is_null() || mapped == page), "no page at {page:?}");
@@ -48,7 +49,7 @@ impl Code {
         }
     }
 
-    /// Calls `hook` from the code, optionally on another stack, and optionally with this value in rbp.
+    /// Calls `hook` from the generated code, optionally on another stack, and optionally with this value in rbp.
     pub(crate) fn run(&self, hook: extern "C-unwind" fn(), stack: Option<usize>, rbp: Option<usize>) {
         type Function = extern "C-unwind" fn(extern "C-unwind" fn(), usize, usize);
         // SAFETY: the bytes above are a function of this type.

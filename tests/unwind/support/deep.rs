@@ -1,4 +1,4 @@
-//! Runs a closure on a stack that is deeper by a given number of frames.
+//! Runs a closure inside a given number of nested calls.
 
 use std::hint::black_box;
 

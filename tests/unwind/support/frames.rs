@@ -1,8 +1,10 @@
-//! Generates random functions at run time, without unwind information. Each function calls its first argument.
+//! Generates random functions at run time, without unwind information. Each generated function calls its first
+//! argument.
 //!
-//! The functions are in slots. In each slot, the call instruction of any function ends at the same address, the return
-//! address. The code up to the call is before this address, and the rest of the code is after it. So a function that
-//! replaces another function has the same return address, but another frame.
+//! The functions are in slots of equal size. In a slot, the call instruction of every function ends at the same
+//! address, which is the return address. A function's code up to the call is before the return address, and the rest of
+//! its code is after it. Therefore a function that replaces another function has the same return address, but another
+//! frame.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -69,9 +71,10 @@ impl Area {
 /// Kinds of generated functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mix {
-    /// Every function can be unwound by its epilogue or by its frame pointer.
+    /// Every function can be unwound by its epilogue or by its frame pointer; used by tests whose stacks must all be
+    /// right.
     Walkable,
-    /// One function in 50 cannot be unwound by its epilogue or by its frame pointer.
+    /// One of 50 functions cannot be unwound, neither by its epilogue nor by its frame pointer.
     Any,
 }
 
@@ -91,7 +94,7 @@ const NOP: u8 = 0x90;
 const LEAVE: u8 = 0xc9;
 const RET: u8 = 0xc3;
 
-/// Generates a function's instructions in two parts: up to the call, and after the call.
+/// Generates the instructions of a function in two parts: up to the call, and after the call.
 fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     if mix == Mix::Any && random.below(50) == 0 {
         return without_a_way_out(random, unreadable);
@@ -151,13 +154,14 @@ fn without_a_way_out(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8
     (before, vec![NOP, 0x58, 0x58, 0x5d, RET])
 }
 
-/// Random size of the stack space below this number of saved registers; the size aligns the stack pointer to 16 bytes.
+/// Random size of the stack space below this number of saved registers; with this size, the stack pointer stays aligned
+/// to 16 bytes.
 fn room(random: &mut Random, registers: usize) -> usize {
     let words = if random.below(10) == 0 { random.below(400) } else { random.below(8) };
     8 * (words + (1 + registers + words) % 2)
 }
 
-/// Instructions that add a number of bytes to rsp, or subtract it.
+/// Instructions that add a number of bytes to rsp, or subtract a number of bytes from it.
 fn add_to_rsp(operation: u8, bytes: usize) -> Vec<u8> {
     match bytes {
         0 => vec![],
@@ -166,7 +170,7 @@ fn add_to_rsp(operation: u8, bytes: usize) -> Vec<u8> {
     }
 }
 
-/// Instructions that load a number, an unreadable address, or any address on the stack into rbp.
+/// Instructions that load one of three values into rbp: a number, an unreadable address, or any address on the stack.
 fn odd_rbp(random: &mut Random, unreadable: usize) -> Vec<u8> {
     let values = [
         0,

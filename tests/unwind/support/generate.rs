@@ -1,8 +1,9 @@
 //! Writes libraries of random C functions. These functions make stacks that the author of a test would not think of.
 //!
-//! Each function calls a callback, which returns the next function to call, or null if the function must return. So the
-//! same libraries can build any stack. Frame sizes, saved registers, `alloca`, over-aligned locals and the number of
-//! arguments vary by function. Frame pointers and realignment vary by library.
+//! Each function calls a callback, which returns the next function to call, or null if the function must return.
+//! Therefore the same libraries can build any stack. Functions in a library differ in their frame sizes, saved
+//! registers, `alloca`, over-aligned locals and number of arguments. Libraries differ in whether they keep frame
+//! pointers and realign the stack.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +23,7 @@ pub(crate) type Function = extern "C-unwind" fn(&mut Program, i64, i64) -> i64;
 #[repr(C)]
 pub(crate) struct Program {
     pub(crate) next: Next,
-    /// Number of 16-byte units by which the next frame with a variable size grows.
+    /// Size, in units of 16 bytes, by which the next frame with a variable size is enlarged.
     pub(crate) growth: i64,
     /// Frame pointer of the function that calls the callback, if this function keeps a frame pointer.
     pub(crate) frame: *const usize,
@@ -84,7 +85,8 @@ fn function(text: &mut String, number: usize, random: &mut Random) {
     let values: Vec<_> = (0..kept).map(|value| format!("k{value}")).collect();
     let out = text;
     if random.below(5) == 0 {
-        // This function has so few values that the compiler does not use rbp, which keeps the caller's value.
+        // This function has so few local values that the compiler does not use rbp, which therefore keeps the caller's
+        // value.
         let _ = writeln!(
             out,
             "long f{number}(struct p *p, long a, long b) {{ f n; char room[{room}]; memset(room, 1, sizeof room);\n\

@@ -1,4 +1,4 @@
-//! Runs threads that capture while another thread loads and unloads libraries.
+//! Runs threads that capture stacks while another thread loads and unloads libraries.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -6,14 +6,14 @@ use std::thread;
 use super::build::{Library, compile};
 use super::seen::{SEEN, call, twins, use_new_unwinder};
 
-/// Minimum number of times that the test loads and unloads the libraries. On a busy machine, the workers may finish
-/// their rounds before the loading thread runs.
+/// Minimum number of times that the test loads and unloads the libraries. On a busy machine, the worker threads may
+/// finish their rounds before the loading thread runs.
 const TURNS: usize = 100;
 /// Minimum number of rounds of captures that each worker makes.
 const ROUNDS: usize = 300;
 
-/// Captures on four threads while this thread loads and unloads the twins, and asserts that each capture agrees with
-/// libgcc. `after_each` runs after each unload.
+/// Captures on four threads while the calling thread loads and unloads the twin libraries, and asserts that each
+/// capture agrees with libgcc. `after_each` runs after each unload.
 pub(crate) fn assert_agreement_during_loads(check_every_capture: bool, mut after_each: impl FnMut()) {
     let case = compile("cases.c", &["-O2"]);
     let twins = twins();
@@ -33,7 +33,7 @@ pub(crate) fn assert_agreement_during_loads(check_every_capture: bool, mut after
         }
     };
     thread::scope(|scope| {
-        // Ends the workers even if a load below fails.
+        // Ends the worker threads even if loading a library fails below.
         let _end = SetOnDrop(&is_over);
         let workers = [(); 4].map(|()| scope.spawn(work));
         let mut turn = 0;

@@ -1,4 +1,4 @@
-//! libgcc's unwinder, with which the tests compare gpuflame's unwinder. That unwinder is reliable, because C++
+//! libgcc's unwinder, with which the tests compare gpuflame's unwinder. libgcc's unwinder is reliable, because C++
 //! exceptions depend on it.
 
 use std::ffi::{c_int, c_void};
@@ -15,7 +15,7 @@ unsafe extern "C-unwind" {
     fn _Unwind_GetCFA(context: *mut c_void) -> usize;
 }
 
-/// Fixed memory for one stack. Signal handlers fill it, and they must not allocate.
+/// Fixed memory for one stack. A signal handler, which must not allocate memory, stores a stack here.
 pub(crate) struct Addresses {
     pub(crate) list: [u64; 1100],
     pub(crate) count: usize,
@@ -31,11 +31,11 @@ impl Addresses {
         &self.list[..self.count]
     }
 
-    /// Stores the look-up addresses of the frames that libgcc finds above the frame that contains the address `below`.
+    /// Stores the look-up addresses of the frames that libgcc finds above the frame in which the address `below` is.
     #[inline(never)]
     pub(crate) fn take_from_libgcc(&mut self, below: u64) {
         extern "C-unwind" fn step(context: *mut c_void, argument: *mut c_void) -> c_int {
-            // SAFETY: `take_from_libgcc` passed a pointer to its `Addresses`, and waits until libgcc returns.
+            // SAFETY: SAFETY: `take_from_libgcc` passed a pointer to its `Addresses`, and waits until libgcc returns.
             let stack = unsafe { &mut *argument.cast::<Addresses>() };
             let mut exact = 0;
             // SAFETY: libgcc passed this context.
@@ -65,19 +65,21 @@ impl Addresses {
     }
 }
 
-/// Returns the calling thread's unwinder, which is created on first use. The unwinder must exist before a signal
-/// handler uses it.
+/// Returns the calling thread's unwinder, which is created on first use. The thread's unwinder must exist before a
+/// signal handler uses it.
 pub(crate) fn unwinder() -> &'static mut Unwinder {
     if tls::get().is_null() {
         gpuflame_unwind::prepare();
         let unwinder = Box::new(Unwinder::new().expect("memory for an unwinder"));
         tls::set(Box::into_raw(unwinder).cast());
     }
-    // SAFETY: only this function sets the pointer; callers drop the reference before they call again.
+    // SAFETY: only this function sets the pointer; callers drop the returned reference before they call this function
+    // again.
     unsafe { &mut *tls::get().cast::<Unwinder>() }
 }
 
-/// Captures the stack above the caller of this function with our unwinder, into `ours`, and with libgcc's, into `theirs`.
+/// Captures the stack above the caller of this function twice: with our unwinder into `ours`, and with libgcc's
+/// unwinder into `theirs`.
 #[inline(never)]
 pub(crate) fn capture_both(
     ours: &mut Addresses,

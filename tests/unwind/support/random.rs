@@ -1,4 +1,4 @@
-//! Random numbers that are the same on every machine.
+//! Random numbers: the same seed gives the same numbers on every machine.
 
 /// A small random number generator (xorshift64*).
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ pub(crate) fn foreign() -> Library {
 /// Calls `hook` on another stack, which ends at `top`.
 pub(crate) fn on_stack(hook: extern "C-unwind" fn(), top: *mut c_void) {
     type Switch = extern "C-unwind" fn(extern "C-unwind" fn(), *mut c_void);
-    // SAFETY: the function has this type.
+    // SAFETY: the called function has this type.
     let switch = unsafe { std::mem::transmute::<*mut c_void, Switch>(foreign().symbol("on_stack")) };
     switch(hook, top);
     std::hint::black_box(());
