@@ -49,7 +49,8 @@ fn results_do_not_depend_on_the_delivery_order() {
         ("GPUSIM_FRAMES", "fp"),
         ("GPUSIM_CORR_START", "4294960000"),
     ] {
-        // If the driver makes no callbacks, a CUPTI client cannot learn the correlation id of a nested driver call.
+        // If the driver makes no callbacks, a CUPTI client cannot learn the correlation ids of driver calls that are
+        // nested in runtime calls.
         let hypotheses = if name == "GPUSIM_NESTED" { &["shared"][..] } else { &["shared", "distinct"] };
         for ids in hypotheses {
             let run = load().env(name, value).env("GPUSIM_CORR", ids);

@@ -59,7 +59,7 @@ fn told(done: &Done) -> BTreeMap<u64, Work> {
     told.collect()
 }
 
-/// Computes the table that `told` returns from the truth file of the simulated CUDA stack.
+/// Computes the same table as `told`, but from the truth file of the simulated CUDA stack.
 fn true_work(done: &Done) -> BTreeMap<u64, Work> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

@@ -11,9 +11,9 @@ fn copies(version: &str) -> Done {
     run.env("GPUFLAME_FORMATS", "folded,csv,activities").ok()
 }
 
-/// The program's copies and fills. Each entry has the program's function, the leaf frame in the flame graph, the number
-/// of bytes, and six fields of the table of activities. These fields are source and target memory, source and target
-/// device, whether the copy is asynchronous, and the number of copies.
+/// The copies and fills that the program makes. Each entry has the program's function, the leaf frame in the flame
+/// graph, the number of bytes, and six fields of the table of activities. The six fields are source and target memory,
+/// source and target device, whether the copy is asynchronous, and the number of copies.
 const DONE: [(&str, &str, u64, &str); 24] = [
     ("up_pageable", "[GPU_Memcpy HtoD]", 1000, "pageable device   0 1"),
     ("up_pageable_async", "[GPU_Memcpy HtoD]", 1001, "pageable device   1 1"),
@@ -51,8 +51,8 @@ fn each_form_of_copy_and_fill_has_its_own_leaf_and_time() {
             .iter()
             .map(|&(function, leaf, bytes, _)| {
                 let nanos = if leaf.contains("set") { 1_000 + bytes / 1_000 } else { 2_000 + bytes / 25 };
-                // A CUPTI version that is older than an API function has no callback for this function. So the stack
-                // that launched the function's copies is unknown.
+                // If a CUPTI version is older than an API function, CUPTI makes no callback for that function.
+                // Therefore the stack that launched the function's copies is unknown.
                 let is_seen = function != "batch" || version.starts_with("13");
                 let site = if is_seen { format!("main;{function}") } else { String::new() };
                 ((site, leaf.to_owned()), nanos)
@@ -71,7 +71,7 @@ fn the_table_distinguishes_pageable_from_pinned_and_single_from_batched_copies()
         let text = done.file("out.activities.csv");
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let mut rows: Vec<BTreeMap<String, String>> = reader.deserialize().map(|row| row.unwrap()).collect();
-        // All calls except the synchronous ones use the same stream, which runs copies and fills in order.
+        // All calls except the synchronous ones use the same stream, so their copies and fills run in order.
         rows.sort_by_key(|row| row["correlation"].parse::<u64>().unwrap());
         let shown = |row: &BTreeMap<String, String>| {
             let words =

@@ -16,14 +16,14 @@ fn load(args: &[&str]) -> Run {
     run.env("GPUSIM_TRUTH", "detail.json,summary:truth.json").env("GPUFLAME_FORMATS", "folded")
 }
 
-/// Returns the number after `word` in a line. The number ends at a blank, at a comma or at the end of the line.
+/// Returns the number after `word` in a line. The number ends at a blank, a comma or the end of the line.
 fn number(line: &str, word: &str) -> u64 {
     let (_, rest) = line.split_once(&format!("{word} ")).unwrap_or_else(|| panic!("{word} in {line}"));
     rest.split([' ', ',']).next().unwrap().parse().unwrap()
 }
 
 /// Returns (kind, name, start, end, thread) for each kernel, copy and fill in the text, keyed by correlation id. The
-/// thread is the one that made the CUDA call with the same id.
+/// thread is the one that made the CUDA call with the same correlation id.
 fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     let mut threads = BTreeMap::new();
     let mut all = BTreeMap::new();
@@ -54,7 +54,7 @@ fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     all
 }
 
-/// Computes the table that `told` returns from the truth file of the simulated CUDA stack.
+/// Computes the same table as `told`, but from the truth file of the simulated CUDA stack.
 fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -74,7 +74,7 @@ fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
 #[test]
 fn the_trace_output_variable_names_the_file_that_gets_the_text() {
     let run = load(&["--threads", "3", "--launches", "3000"]);
-    // The output file already exists and is empty, as after a call of mkstemp.
+    // The output file already exists and is empty, as after a call to mkstemp.
     let done = run.env(VARIABLE, "trace.txt").ok();
     let (found, expected) = (told(&done.file("trace.txt")), true_work(&done));
     assert!(expected.len() > 3000);

@@ -1,6 +1,6 @@
 //! Compares the dependencies in a recording with the truth file of the simulated CUDA stack. The recording must contain
-//! exactly the CUDA events that the program recorded on streams, and its waits for these events. A CUDA event that was
-//! recorded, and a wait, is in the recording twice: as an API call and as an activity record.
+//! exactly the CUDA events that the program recorded on streams, and the program's waits for these events. The
+//! recording contains each recorded CUDA event and each wait twice: as an API call and as an activity record.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -142,13 +142,13 @@ fn assert_exact(done: &Done, has_ids: bool) {
     assert_eq!((records, syncs), (found.records.len(), found.syncs.len()), "what nobody did");
     assert_eq!(waited, found.waits.len(), "the recording has waits that the program did not make");
     // For a CUDA event that is recorded during a graph capture, the recording has an API call but no activity record.
-    // For a refused CUDA event it has neither.
+    // For a CUDA event that cannot be recorded because the call fails, the recording has neither.
     let mut drawn: Vec<_> = found.calls.iter().map(|call| found.stack(call.context)).collect();
     drawn.retain(|stack| stack.starts_with("main;captured"));
     assert_eq!(drawn.len(), 4, "{drawn:?}");
     assert_eq!(called + drawn.len(), found.calls.len());
-    // In each of three rounds, the program records a reused CUDA event and a new one. The program also records an event
-    // through the driver API, and the event that it queries.
+    // In each of three rounds, the program records a reused CUDA event and a new CUDA event. The program also records a
+    // CUDA event through the driver API, and the CUDA event that it queries.
     assert_eq!((records, called), (8, 8 + 8), "{}", done.stderr);
     assert!(handles.len() == 4 && handles.values().collect::<std::collections::BTreeSet<_>>().len() < 4);
 }

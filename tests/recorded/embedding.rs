@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile};
 
-/// Returns the values that the program got from gpuflame and printed. Each value is keyed by `WHEN.NAME`: when the
-/// program read it, and its name.
+/// Returns the values that the program got from gpuflame and printed. Each value is keyed by `WHEN.NAME`: the moment at
+/// which the program read it, and its name.
 fn told(done: &Done) -> BTreeMap<&str, u64> {
     done.stdout
         .lines()
@@ -19,8 +19,8 @@ fn told(done: &Done) -> BTreeMap<&str, u64> {
 #[test]
 fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let program = compile("tests/programs/embedded.c", &["-O2", "-DLINKED"]);
-    // The last kernel runs for ten minutes, so it has not completed when the program exits. gpuflame does not wait for
-    // it at the exit.
+    // The last kernel runs for ten minutes, so it has not completed when the program exits, and gpuflame does not wait
+    // for it.
     let run = Run::new(&program, Way::None).env("GPUSIM_CLOCK", "real").env("GPUFLAME_FORMATS", "folded,gfr");
     let done = run.ok();
     let told = told(&done);
@@ -29,8 +29,8 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
         let now = |name: &str| at(&format!("{when}.{name}"));
         assert_eq!((now("matched"), now("pending"), now("outside")), (matched, pending, outside), "{when}");
         assert_eq!(now("launches"), matched + pending + outside + now("dropped"), "{when}");
-        // CUPTI does not deliver the records that follow an incomplete record in the same buffer. So some activities
-        // outside the window may be missing.
+        // CUPTI does not deliver the records that follow an incomplete record in the same buffer. Therefore some
+        // activities of kernels outside the window may be missing.
         assert!((matched..=matched + outside).contains(&now("activities")), "{when}");
         assert_eq!((now("windows"), now("steps"), now("gpus"), now("kernels")), (1, 5, 1, 2), "{when}");
         // As in the truth file, the kernels on one stream run one after another. Kernels that were launched outside the
@@ -45,8 +45,8 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let inside: u64 =
         truth.sums.iter().filter(|((site, _), _)| site == "main;inside").map(|(_, nanos)| nanos).sum();
     assert_eq!((inside, at("done.busy_ns")), (65_000, 65_000), "{:?}", truth.sums);
-    // All output files, including the recording, are at the path that the program set last. No file is at an earlier
-    // path.
+    // All output files, including the recording, are at the path that the program set last, not at a path that it set
+    // earlier. At the paths that were set earlier, there is no file.
     let found = done.folded_file("second/prefix.folded");
     let nanos: u64 = found.iter().filter(|(frames, _)| frames[1] == "inside").map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, 65_000, "{found:?}");

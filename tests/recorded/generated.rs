@@ -34,7 +34,7 @@ fn generated_code_is_named_from_perf_maps_and_jit_dumps() {
 fn unnamed_generated_code_does_not_truncate_a_stack() {
     let done = program("none").ok();
     let stack = stack(&done);
-    // Each offset in the generated page is the return address of a call, minus one.
+    // Each offset in the generated page is one less than the return address of a call.
     assert_eq!(stack, ["main", "run", "[unknown]+0x9", "step", "[unknown]+0x105", "leaf"]);
 }
 

@@ -1,5 +1,5 @@
 //! Tests the edges between the nodes of graphs in recordings with `GPUFLAME_DEPS=1`. The simulator's schedule is the
-//! reference: each node must wait for exactly the nodes for which the simulator made it wait.
+//! reference: in the recording, each node must wait for exactly the nodes for which the simulator made it wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,8 +8,9 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, command, compile};
 use serde_json::Value;
 
-/// Bits in the second argument of `random.c`. Each bit makes the random program leave out one feature: programmatic
-/// launches, the legacy default stream, further threads, or host functions in graphs.
+/// Bits in the second argument of `random.c`, the random program. Each bit makes the random program leave out one
+/// feature: programmatic launches, the legacy default stream, threads other than the main thread, or host functions in
+/// graphs.
 const PROGRAMMATIC: u32 = 2;
 const LEGACY: u32 = 8;
 const THREADS: u32 = 16;
@@ -42,7 +43,7 @@ fn number(row: &Value, key: &str) -> u64 {
 }
 
 /// Returns, for each node, the nodes that it waits for according to the simulator's schedule. Host functions have no
-/// records, so nodes that wait for a host function are left out.
+/// activity records, so nodes that wait for a host function are left out.
 fn true_edges(schedule: &[Value]) -> BTreeMap<Node, BTreeSet<Node>> {
     let ops = || schedule.iter().filter(|row| row["what"] == "op");
     let node = |op: &Value| (number(op, "corr"), number(op, "node"));
@@ -108,6 +109,6 @@ fn each_node_waits_for_the_nodes_that_its_graph_names() {
             edges += before.len();
         }
     }
-    // The programs launch 8 graphs of 2 to 7 nodes each on average.
+    // On average, each program launches 8 graphs, and each graph has 2 to 7 nodes.
     assert!(nodes > 100 && edges > 60, "{nodes} nodes, {edges} edges");
 }

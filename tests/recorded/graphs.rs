@@ -1,6 +1,6 @@
 //! Tests recordings of CUDA graphs. The time of every graph node is under two stacks, exact to the nanosecond: the
 //! stack that launched the graph, and the stack that created the node. The reference is the truth file of the simulated
-//! CUDA stack. If a stack cannot be known, a label replaces it.
+//! CUDA stack. If one of these stacks cannot be known, a label replaces it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,8 +14,8 @@ use serde_json::Value;
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
 
-/// GPU time, keyed by three texts: the launch site, the frames of the creation site that the launch site does not have,
-/// and the leaf frame. Work that is not part of a graph has no creation site.
+/// GPU time, keyed by three texts: the launch site, the frames of the creation site that are not in the launch site,
+/// and the leaf frame. GPU work that is not part of a graph has no creation site.
 type Sums = BTreeMap<(String, Option<String>, String), u64>;
 
 fn program() -> &'static Path {
@@ -43,7 +43,7 @@ fn leaf(row: &Value) -> String {
     }
 }
 
-/// Returns the frames of `created`, without the frames at its root that `site` has too.
+/// Returns the frames of `created`, without those frames at the root that `site` has too.
 fn rest(site: &str, created: &str) -> String {
     let frames = |path: &str| path.split(';').map(str::to_owned).collect::<Vec<_>>();
     let (site, created) = (frames(site), frames(created));
@@ -51,7 +51,7 @@ fn rest(site: &str, created: &str) -> String {
     created[shared..].join(";")
 }
 
-/// Returns the sums over the rows of the truth file that `wanted` selects.
+/// Returns the sums over those rows of the truth file for which `wanted` returns true.
 fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -66,7 +66,7 @@ fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     sums
 }
 
-/// Returns the sums in the folded file in the same form as `truth` does, without the frames of API calls.
+/// Returns the sums in the folded file, without the frames of API calls, in the same form as `truth` returns its sums.
 fn found(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, weight) in done.folded() {
@@ -89,7 +89,7 @@ fn total(done: &Done, what: &str) -> u64 {
     serde_json::from_str::<Value>(&last).unwrap()["totals"][what].as_u64().unwrap()
 }
 
-/// Returns the number of graph nodes that ran, in total and for each outcome, from the ledger.
+/// Returns two figures from the ledger: the number of graph nodes that ran, in total and for each outcome.
 fn ledger(done: &Done) -> (u64, BTreeMap<String, u64>) {
     done.sum("graph activities")
 }
@@ -154,7 +154,7 @@ fn a_graph_stack_shows_the_launch_and_then_the_nodes_creation() {
     assert!(explicit.lines().any(|line| line.ends_with(added)), "{explicit}");
 }
 
-/// Returns the file that contains each native frame, leaf first, for each stack that launches or creates a node. The
+/// For each stack that launches or creates a node, returns the file that contains each native frame, leaf first. The
 /// stacks are unchanged, so the frames of CUDA and gpuflame are still present.
 fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
@@ -162,7 +162,7 @@ fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     while let Some(row) = reader.next_row().unwrap() {
         match row {
             Row::Module(module) => modules.push(module.clone()),
-            // Drops the stacks of allocations and waits.
+            // Drops the stacks of memory allocations and of waits.
             Row::HostCallSpan(called) => drop(stacks.remove(&called.context)),
             Row::Context { id, frames, .. } => {
                 let address = |frame: &gpuflame_model::record::Frame| match frame.kind() {
@@ -190,7 +190,8 @@ fn a_recorded_stack_begins_in_cupti_and_contains_no_gpuflame_frames() {
         for stack in stacks {
             assert!(stack[0].contains("cupti"), "{mode}: the first frame is not the tracer's: {stack:?}");
             assert!(!stack.iter().any(|file| file.contains("gpuflame")), "{mode}: one of ours: {stack:?}");
-            // The program's own frames are `main`, the function for the mode, and at least one function that it calls.
+            // The program's own frames in a stack are `main`, the function for the mode, and at least one function that
+            // it calls.
             let own = stack.iter().filter(|file| *file == "graphs").count();
             assert!(own >= 3, "{mode}: {stack:?}");
         }
@@ -207,14 +208,14 @@ fn gpuflame_graph_selects_the_launch_or_the_capture_stack() {
     assert!(capture.file("out.folded").lines().any(|l| l == line), "{}", capture.file("out.folded"));
 }
 
-/// Graph nodes that allocate or free memory run no work that CUPTI records. Nodes in conditional graphs, and updated
-/// nodes, stay under the stack that created them.
+/// Graph nodes that allocate or free memory do not run any work that CUPTI records. Nodes in conditional graphs, and
+/// updated nodes, stay under the stack that created them.
 #[test]
 fn conditional_and_updated_graph_nodes_are_exact() {
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
     for version in VERSIONS {
         let done = Run::new(&program, Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
-        // Five launches have no activity: two graph launches only allocate memory, and in three launches the condition
+        // Five graph launches have no activity: two of them only allocate memory, and in the other three the condition
         // selects no graph.
         let (_, launches) = done.sum("launches");
         assert_eq!((launches["launch_pending"], total(&done, "graph_launches")), (5, 15), "{}", done.stderr);
@@ -269,7 +270,7 @@ fn graphs_destroyed_while_running_keep_their_work() {
             let done = run("in_flight").env(name, value).env("GPUSIM_CUPTI_VERSION", version).ok();
             assert_exact(&done);
             // There are ten CUDA contexts. In each context, a graph of four nodes is instantiated twice. One instance
-            // is launched three times, and the other one twice.
+            // of the graph is launched three times, and the other instance twice.
             assert_eq!(ledger(&done).0, 10 * 4 * (3 + 2));
         }
     }
@@ -277,8 +278,8 @@ fn graphs_destroyed_while_running_keep_their_work() {
 
 #[test]
 fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
-    // Each of ten graph launches runs two kernels, of 1,000 and 3,000 ns. For each kernel, the fault makes two records
-    // appear a second time, without a launch.
+    // Each of ten graph launches runs two kernels, of 1,000 and 3,000 ns. For each of the two kernels, the fault makes
+    // two records appear a second time, without a launch.
     let with = |fault: &str, version: &str| {
         run("explicitly").env("GPUSIM_FAULTS", fault).env("GPUSIM_CUPTI_VERSION", version).ok()
     };
@@ -359,8 +360,8 @@ fn callbacks_per_graph_launch_do_not_depend_on_the_node_count() {
         let calls = cost.split(", ").find_map(|part| part.strip_suffix(" calls")).unwrap().to_owned();
         let captured = done.ledger("lost:")[0].split("launches_captured ").nth(1).unwrap().to_owned();
         let captured = captured.split(',').next().unwrap().parse::<u64>().unwrap();
-        // gpuflame times every 61st call. How many of the 500 graph launches are timed depends on the number of
-        // captured launches before them.
+        // gpuflame times every 61st call. The number of timed launches among the 500 graph launches depends on the
+        // number of captured launches before them.
         let told = done.ledger("graph launches:")[0].to_owned();
         assert!(told.ends_with(" timed), 500 of them"), "{told}");
         assert!([8, 9].iter().any(|timed| told.contains(&format!("median of {timed} timed"))), "{told}");
@@ -381,9 +382,9 @@ fn nanoseconds_per_graph_launch_by_node_count() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Runs a program that creates, launches and destroys `graphs` graphs. Returns two amounts of memory at its end, in
-/// MiB: the memory that gpuflame itself counts as its own, and the memory of the whole process, including the simulated
-/// stack.
+/// Runs a program that creates, launches and destroys `graphs` graphs. Returns two amounts of memory at the end of the
+/// program, in MiB: the memory that gpuflame itself counts as its own, and the memory of the whole process, including
+/// the simulated stack.
 fn held(graphs: &str) -> (f64, f64) {
     // The run makes no checkpoints, because a checkpoint copies the sums once per second. The allocator keeps the
     // memory of these copies, which grows with the run time and not with the number of graphs.
@@ -403,8 +404,8 @@ fn own_mib(done: &Done) -> f64 {
     held.parse().unwrap()
 }
 
-/// Asserts that memory does not grow with the number of graphs. If gpuflame kept a graph with its nodes, its instance
-/// and its launch, it would need more than 300 bytes for the graph, which is 9 MiB for 30,000 graphs.
+/// Asserts that memory does not grow with the number of graphs. If gpuflame did not free a graph with its nodes, its
+/// instance and its launch, it would need more than 300 bytes per graph, which is 9 MiB for 30,000 graphs.
 fn assert_flat(few: (f64, f64), many: (f64, f64)) {
     assert!(many.0 < few.0 + 2.0, "gpuflame holds {} MiB, and later {}", few.0, many.0);
     assert!(many.1 < few.1 + 3.0, "the process holds {} MiB, and later {}", few.1, many.1);
@@ -412,7 +413,7 @@ fn assert_flat(few: (f64, f64), many: (f64, f64)) {
 
 #[test]
 fn short_lived_graphs_leave_memory_unchanged() {
-    // Each round uses ten correlation ids. So after 26,000 graphs, the table of recent ids is full.
+    // Each round uses ten correlation ids. Therefore the table of recent ids is full after 26,000 graphs.
     assert_flat(held("50000"), held("100000"));
 }
 

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::support::{Done, Run, Way, compile};
 use serde_json::Value;
 
-/// Idle time, keyed by GPU and by the function that launched the first GPU work after the gap. The time before a GPU's
-/// first work does not count as a gap.
+/// Idle time, keyed by GPU and by the function that launched the first GPU work after the idle time. The time before a
+/// GPU's first work is not a gap.
 type Gaps = BTreeMap<(u64, String), u64>;
 
 fn stall(args: &[&str]) -> Run {
@@ -16,7 +16,7 @@ fn stall(args: &[&str]) -> Run {
     Run::new(&program, Way::Injected).args(args.iter().copied()).env("GPUSIM_TRUTH", truth)
 }
 
-/// Returns, for each GPU, the gaps in which the GPU ran nothing.
+/// Returns, for each GPU, the gaps: the times in which the GPU ran nothing.
 fn true_gaps(done: &Done) -> Gaps {
     let rows = done.file("lines.jsonl");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -39,8 +39,8 @@ fn true_gaps(done: &Done) -> Gaps {
     gaps
 }
 
-/// Returns two tables from the idle profile: the gaps with all causes combined, and the part of each gap that is
-/// charged to a single call. The single call is usually the last call before the launch that ended the gap.
+/// Returns two tables from the idle profile: all gaps, whatever their cause, and the part of each gap that is charged
+/// to a single call. This single call is usually the last call before the launch that ended the gap.
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
@@ -53,8 +53,8 @@ fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     (ended, alone)
 }
 
-/// Asserts that each gap is under the function whose launch ended it, except for the part of the gap that is charged to
-/// a single call.
+/// Asserts that each gap is under the function whose launch ended the gap, except for the part of the gap that is
+/// charged to a single call.
 fn assert_same_gaps(done: &Done) {
     let ((ended, alone), true_gaps) = (found_gaps(done), true_gaps(done));
     let sums = |all: &[&Gaps]| {
@@ -84,8 +84,8 @@ fn ended_by(frames: &[String]) -> &str {
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
         return functions.last().unwrap();
     };
-    // If the same function made the calls before and after the gap, only API calls follow the marks `[before]` and
-    // `[after`. The function is then the frame before the marks.
+    // If the same function made the call before the gap and the call after it, only API calls follow the marks
+    // `[before]` and `[after`. In that case the function is the frame before the marks.
     let shared = frames[..after].last().unwrap();
     before.unwrap_or(possibly_running(shared).unwrap_or(shared))
 }
@@ -135,9 +135,9 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
     }
 }
 
-/// Runs a program that loses time in one place. Returns the stack with the most GPU idle time, and this idle time in
-/// ns. Also returns two times that the program prints: how long the planted pauses were, and how long the program
-/// waited for a processor.
+/// Runs a program that makes the GPU idle in one place of its code. Returns the stack with the most GPU idle time, and
+/// the amount of this idle time in ns. Also returns two times that the program prints: the total time of the pauses in
+/// that place, and how long the program waited for a processor.
 fn culprit(what: &str) -> (String, u64, [u64; 2]) {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let run = Run::new(&program, Way::Injected)
@@ -147,7 +147,7 @@ fn culprit(what: &str) -> (String, u64, [u64; 2]) {
     let true_idle: u64 = true_gaps(&done).values().sum();
     let all: u64 = idle(&done).map(|(_, nanos)| nanos).sum();
     let (_, parts) = done.sum("GPU 0 idle_ns");
-    // The program repeats the same work from beginning to end, so no gap counts as start-up or shutdown.
+    // The program repeats the same work from beginning to end, so no gap counts as part of start-up or shutdown.
     let edges: u64 = ["opening", "closing", "start_up", "shutdown"].map(|part| parts[part]).iter().sum();
     assert_eq!(all - edges, true_idle, "{}", done.stderr);
     let (frames, nanos) = idle(&done).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -179,8 +179,9 @@ fn the_top_idle_stack_names_the_calls_before_and_after_the_pause() {
     ] {
         let (top, nanos, [lost, waited]) = culprit(what);
         assert_eq!(top, format!("{expected};[GPU_Idle host late]"), "{what}");
-        // The lost time is inside the idle time, except for the first microseconds, in which the GPU was still busy. On
-        // a busy machine, the program may have to wait for a processor just before and after the lost time.
+        // The pauses are inside the GPU's idle time, except for the first microseconds of a pause, in which the GPU was
+        // still busy. On a busy machine, the program may have to wait for a processor just before and just after a
+        // pause.
         let most = lost + 100_000_000 + waited;
         assert!(
             (lost - lost / 20..most).contains(&nanos),
@@ -231,8 +232,8 @@ fn a_window_filled_with_work_launched_earlier_is_not_idle() {
     let run = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0");
     let done = run.env("GPUSIM_KERNELS", "step_d200000=20ms").ok();
     // With virtual time, 300 kernels of 20 ms run one after another. The first hundred kernels are launched before the
-    // window opens, and still run when it closes. The second hundred kernels are launched in the window, and run after
-    // it has closed.
+    // window opens, and still run when the window closes. The second hundred kernels are launched while the window is
+    // open, and run after it has closed.
     let (window, busy, idle) = account(&done, 0);
     assert_eq!((window - busy, idle), (0, 0), "{}", done.stderr);
     assert!(busy > 100 * 20_000_000, "{}", done.stderr);
@@ -257,8 +258,8 @@ fn a_gpu_clock_that_lags_is_reported() {
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
     assert_eq!(words[0], "15", "all work that ran there: {line}");
-    // All GPU work begins 5 us or more after its launch. Because GPU 1's clock is wrong by 50 ms, the work seems to
-    // begin before its launch, by nearly 50 ms.
+    // All GPU work begins 5 us or more after its launch. Because GPU 1's clock is wrong by 50 ms, GPU work seems to
+    // begin nearly 50 ms before its launch.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

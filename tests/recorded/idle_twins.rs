@@ -1,15 +1,15 @@
-//! Pairs of programs whose launches have the same stacks. Only the place of the pauses differs: a loop inside
-//! `train_step`, or a loop around it.
+//! Pairs of programs whose launch calls have the same stacks. The two programs of a pair differ only in the place of
+//! the pauses: in a loop inside `train_step`, or in a loop around it.
 //!
 //! ```text
 //! inside:  train_step() { loop { update(); finish(); culprit(); } }     outer() { train_step(); }
 //! around:  train_step() { update(); finish(); }                         outer() { loop { train_step(); culprit(); } }
 //! ```
 //!
-//! `update` begins GPU work, `finish` waits for it, and the function `culprit` makes no CUDA call. Without samples, the
-//! two idle profiles must be equal, and must not state that `train_step` was running during the pause. With samples,
-//! `top --by idle` must name the culprit first. The idle profile must show it inside `train_step` for one program, and
-//! outside for the other.
+//! `update` begins GPU work, `finish` waits for it, and the function `culprit` makes no CUDA call. If CPU time is not
+//! sampled, the two idle profiles must be equal, and must not state that `train_step` was running during the pause. If
+//! CPU time is sampled, `top --by idle` must name the culprit first. For one program, the idle profile must show the
+//! culprit inside `train_step`, and for the other program outside.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ struct Program {
     culprit: &'static str,
     /// Number of functions, each with a loop, between `main` and `train_step`.
     outer: usize,
-    /// Whether the culprit computes during a pause. If it does not compute, it sleeps.
+    /// Whether the culprit computes during a pause. If the culprit does not compute during a pause, it sleeps.
     computes: bool,
 }
 
@@ -56,7 +56,8 @@ const CULPRITS: [&str; 6] =
     ["load_batch", "write_checkpoint", "print_metrics", "collect_garbage", "decode_images", "wait_for_data"];
 const OUTER: [&str; 3] = ["run_epochs", "run_phases", "run_batches"];
 
-/// Returns one program in this language for each culprit function. The programs have different numbers of loops.
+/// Returns one program in this language for each function that can be the culprit. The programs differ in the number of
+/// loops.
 fn programs(language: Language) -> impl Iterator<Item = Program> {
     let program = move |(at, culprit)| Program { language, culprit, outer: at % 4, computes: at % 2 == 1 };
     CULPRITS.into_iter().enumerate().map(program)
@@ -69,7 +70,7 @@ impl Program {
         [&[root], &OUTER[..self.outer], &["train_step"]].concat()
     }
 
-    /// Returns the names and bodies of the functions of the chain, from `train_step` to the root.
+    /// Returns the names and bodies of the functions in the call chain, from `train_step` to the root.
     fn bodies(&self, twin: Twin) -> Vec<(&'static str, Vec<String>)> {
         let chain = self.chain();
         let work = ["update", "finish"].map(str::to_owned).to_vec();
@@ -221,8 +222,8 @@ fn function(frame: &str) -> String {
     bare.rsplit("::").next().unwrap().trim_end_matches("()").to_owned()
 }
 
-/// Returns the stacks in the idle profile for pauses between a call of `finish` and a call of `update`. Functions have
-/// their bare names, without file, namespace and parameters.
+/// Returns the stacks in the idle profile for pauses between a call of `finish` and a call of `update`. The functions
+/// in the stacks have their bare names, without file, namespace and parameters.
 fn pauses(done: &Done) -> BTreeSet<String> {
     let stacks = done.folded_file("out.idle.folded").into_iter().map(|(frames, _)| frames);
     let pauses = stacks.filter(|frames| {
@@ -251,12 +252,12 @@ fn interpreters(language: Language) -> Vec<Option<PathBuf>> {
     }
 }
 
-/// Asserts what a pause in a loop looks like if only launches are recorded: a loop inside a function cannot be
-/// distinguished from a loop around it.
+/// Asserts how the idle profile shows a pause in a loop if only launches are recorded: a loop inside a function cannot
+/// be distinguished from a loop around it.
 fn assert_twins_are_equal_and_claim_nothing_false(language: Language) {
     for (nth, program) in programs(language).enumerate() {
         let interpreters = interpreters(language);
-        // Each program runs with only one of the interpreters, in turn.
+        // Each program runs with only one of the interpreters; the programs use the interpreters in turn.
         let python = interpreters[nth % interpreters.len()].as_deref();
         let [inside, around] = [Twin::Inside, Twin::Around]
             .map(|twin| pauses(&program.build(twin, 3, python).env("GPUFLAME_FORMATS", "idle").ok()));
@@ -290,8 +291,8 @@ fn pauses_in_python_programs_claim_nothing_that_the_launches_do_not_prove() {
     assert_twins_are_equal_and_claim_nothing_false(Language::Python);
 }
 
-/// Runs the program, and records samples of CPU time and of waits. The pauses of the program take 1.25 s in total.
-/// Returns `None` if the kernel refuses samples.
+/// Runs the program, and samples its CPU time and its waits. The pauses of the program take 1.25 s in total. Returns
+/// `None` if the Linux kernel does not allow gpuflame to sample.
 fn sampled(program: &Program, twin: Twin, python: Option<&Path>) -> Option<Done> {
     let run = program.build(twin, 250, python).env("GPUFLAME_FORMATS", "idle,gfr");
     let done = run.env("GPUFLAME_CPU_SAMPLES", "99").env("GPUFLAME_OFF_CPU", "1").ok();
@@ -317,16 +318,16 @@ fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
             let tables: Value = serde_json::from_str(&top.stdout).unwrap();
             let functions = tables["idle_functions"].as_array().unwrap().iter();
             let mut functions = functions.filter_map(|row| row["function"].as_str());
-            // While other programs have the processor, the program gets no samples. Four of the five pauses end with a
-            // launch. If samples cover 0.75 s of the culprit's 1.25 s, the culprit has at least half of these four
-            // pauses, so it must be first.
+            // While other programs have the processor, the program gets no samples. Four of the five pauses end when
+            // the next launch begins. If samples cover 0.75 s of the culprit's 1.25 s, the culprit has at least half of
+            // the time of these four pauses, so it must be first.
             let of_culprit =
                 |frames: &[String]| frames.iter().any(|frame| function(frame) == program.culprit);
             let sampled = done.folded_file("out.cpu.folded");
             let sampled: u64 =
                 sampled.iter().filter(|(frames, _)| of_culprit(frames)).map(|(_, nanos)| nanos).sum();
             let lacked_processor = program.computes && sampled < 750_000_000;
-            // In Python, the names of functions are followed by file and line.
+            // In Python frames, the names of functions are followed by file and line.
             let is_named = |name: &&str| !lacked_processor || !name.starts_with("[between finish");
             let first = functions.find(is_named).unwrap_or_default();
             assert_eq!(function(first), program.culprit, "{program:?} {twin:?} {python:?}\n{tables:#}");
@@ -338,7 +339,7 @@ fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
                 .max_by_key(|(_, nanos)| *nanos)
                 .unwrap();
             // The stack also contains functions of the interpreter and of the C library, around and between the
-            // expected functions.
+            // functions that the test expects.
             let chain = program.chain();
             let around = match twin {
                 Twin::Inside => &chain[..],
@@ -363,15 +364,16 @@ fn samples_name_the_culprit_of_a_pause_in_each_language() {
 #[test]
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn samples_name_the_culprit_of_a_pause_in_each_of_thirty_programs() {
-    // The Python programs run twice, so that each version of Python runs a culprit that computes and a culprit that
-    // sleeps.
+    // The Python programs run twice, so that each version of Python runs both a culprit that computes and a culprit
+    // that sleeps.
     let languages = [Language::C, Language::Cpp, Language::Rust, Language::Python];
     let other = programs(Language::Python).map(|program| Program { computes: !program.computes, ..program });
     assert_the_culprit_is_named(languages.into_iter().flat_map(programs).chain(other));
 }
 
-/// Source of a program in which a thread runs coroutines one after the other. Each coroutine begins with `work`, which
-/// starts GPU work, waits for it and returns. Between two coroutines the thread pauses in `main`.
+/// Source of a program in which a thread runs several coroutines, one after the other. Each coroutine begins with
+/// `work`, which starts GPU work, waits for it and returns. Between two coroutines, the thread pauses in the function
+/// `main`.
 const COROUTINES: &str = r#"
 #include "cuda_mini.h"
 #include <ucontext.h>

@@ -1,4 +1,4 @@
-//! Tests stacks that are incomplete. gpuflame counts each incomplete stack, and no GPU time disappears.
+//! Tests stacks that are incomplete: gpuflame counts each incomplete stack, and no GPU time disappears.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile};
 
-/// Runs a program that launches from a given number of stacks of each kind: `[whole, guessed, cut, both, deep]`.
+/// Runs a program that launches from a given number of stacks of each of five kinds: `[whole, guessed, cut, both,
+/// deep]`.
 fn run(stacks: [u32; 5]) -> Done {
     let program = compile("tests/programs/stacks.c", &["-O2", "-fomit-frame-pointer"]);
     let args = stacks.map(|count| count.to_string());
@@ -38,8 +39,8 @@ fn complete_stacks_are_not_counted_as_incomplete() {
 #[test]
 fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     let done = run([1, 2, 3, 4, 5]);
-    // gpuflame keeps only the 1,024 innermost frames of a deeper stack. The 1,024 innermost frames are the same for all
-    // deep stacks.
+    // If a stack is deeper than 1,024 frames, gpuflame keeps only the 1,024 innermost frames. The 1,024 innermost
+    // frames are the same for all deep stacks.
     assert_eq!(
         done.ledger("stacks "),
         ["12 distinct"],
@@ -51,7 +52,7 @@ fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     assert_eq!((launches, parts["matched"]), (150, 150), "10 launches from each of 15 stacks");
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, done.truth().sums.values().sum::<u64>(), "the time of all work is under some stack");
-    // The count includes the stack of the call that waits for the GPU.
+    // The count of stacks includes the stack of the call that waits for the GPU.
     let verified = "151 stacks captured again, 0 differ from a walk of every frame, 0 differ from libgcc's \
                     walk";
     assert_eq!(done.ledger("verified: "), [verified]);
@@ -62,8 +63,8 @@ fn check_names_the_totals_of_incomplete_stacks_and_of_their_activities() {
     let done = run([1, 2, 3, 4, 5]);
     let checked = gpuflame(&done.folder, ["check", "out.gfr", "--format", "csv"]).ok().stdout;
     let line = checked.lines().find(|line| line.contains(",stacks_incomplete,")).unwrap();
-    // 10 stacks are incomplete: 2 + 3 + 4 stacks, and one for all five deep ones. The program makes 10 launches from
-    // each of 15 stacks, of which 14 are incomplete.
+    // 10 stacks are incomplete: 2 + 3 + 4 stacks of three kinds, and one stack for all five deep ones. The program
+    // makes 10 launches from each of 15 stacks, of which 14 are incomplete.
     let expected = "note,stacks truncated or guessed,10,83.3333,of 12 distinct stacks; 140 of 150 activities (93.3 %) came from \
                     them: their GPU time may be under the wrong root,stacks_incomplete,,";
     assert_eq!(line, expected);

@@ -50,7 +50,7 @@ fn code_without_symbols_appears_as_module_and_offset() {
     assert!(frames[3].starts_with("gone.so+0x"), "{frames:?}");
 }
 
-/// Paths are byte strings. At the exit and when a recording is read, gpuflame opens a non-UTF-8 path by its exact
+/// Paths are byte strings. At the exit, and when it reads a recording, gpuflame opens a non-UTF-8 path by its exact
 /// bytes. Outputs show the closest UTF-8 form of the path.
 #[test]
 fn code_in_files_with_non_utf8_paths_is_symbolized() {
@@ -99,7 +99,7 @@ fn reload(cycles: u32, stacks: u32, namespace: &str, plugins: &[PathBuf]) -> Don
 }
 
 /// Returns the number of launches of 1,000-ns kernels under the red plugin, under the green plugin, and under an
-/// unknown module.
+/// unknown plugin.
 fn launches_by_plugin(done: &Done) -> [u64; 3] {
     let mut launches = [0; 3];
     for (frames, nanos) in done.folded() {
@@ -135,8 +135,8 @@ fn plugins_that_alternate_beyond_the_epoch_limit_keep_their_names() {
 #[test]
 fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     let red = plugin("red");
-    // To gpuflame, each symbolic link is a different file. The test needs many links, because gpuflame can distinguish
-    // up to 4,094 files that are loaded at the same address in turn.
+    // To gpuflame, each symbolic link is a different file. The test needs many symbolic links, because gpuflame can
+    // distinguish up to 4,094 files that are loaded at the same address in turn.
     let names = (0..5000).map(|n| red.with_file_name(format!("{n}.so")));
     let links: Vec<_> = names.inspect(|link| symlink(&red, link).unwrap()).collect();
     let done = reload(5000, 0, "-", &links);
@@ -148,8 +148,8 @@ fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
     let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();
     assert!(too_many > 50, "{files:?}");
-    // Every two plugins make three launches. Earlier files at the same address may have used one or two of the 4,094
-    // places.
+    // Two plugins together make three launches. Files that were loaded earlier at the same address may have used one or
+    // two of the 4,094 places.
     let expected = too_many * 3 / 2;
     assert!((expected..expected + 12).contains(&unknown), "{unknown} launches of {too_many} unknown modules");
     let [losses] = done.ledger("lost: ")[..] else { panic!("{}", done.stderr) };
@@ -160,7 +160,7 @@ fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
 fn stacks_outside_a_reloaded_library_are_recorded_once() {
     let done = reload(60, 500, "-", &["red", "green"].map(plugin));
     assert_eq!(done.sum("launches").0, 60 * 500 + 30 + 60);
-    // Each plugin has one stack per address at which it was loaded.
+    // Each plugin has a separate stack for each address at which it was loaded.
     let plugins: BTreeSet<_> = done.stdout.lines().collect();
     let stacks = 500 + plugins.len() + 1;
     assert_eq!(
@@ -171,7 +171,8 @@ fn stacks_outside_a_reloaded_library_are_recorded_once() {
     );
 }
 
-/// The test runs the dynamic loader with the program as its argument, so to the kernel the loader is the program.
+/// The test runs the dynamic loader with the program as its argument, so for the Linux kernel the loader is the program
+/// that runs.
 #[test]
 fn a_program_started_through_the_loader_is_symbolized() {
     let program = compile("tests/programs/odd.c", &["-O2"]);

@@ -39,7 +39,7 @@ pub(crate) fn python_frames(frames: &[String]) -> Vec<&str> {
     frames.iter().filter(is_python).map(String::as_str).collect()
 }
 
-/// Python frames that the program printed when it launched a kernel, keyed by kernel.
+/// Python frames that the program printed when it launched a kernel, keyed by the kernel's name.
 type Said = BTreeMap<String, Vec<String>>;
 
 fn said(done: &Done) -> Said {
@@ -102,7 +102,7 @@ fn each_launch_appears_under_the_frames_that_python_reports() {
     }
 }
 
-/// With each Python, checks launches from functions that the program creates and frees all the time.
+/// With each Python version, checks launches from functions that the program repeatedly creates and frees.
 fn assert_functions_come_and_go(launches: &str, seed: &str) {
     for (_, python) in known() {
         let run = program(&python, "tests/programs/redefined.py").args([launches, seed]);
@@ -121,14 +121,15 @@ fn many_short_lived_functions_have_their_own_names_and_lines() {
     assert_functions_come_and_go("100000", "7");
 }
 
-/// Since 3.12, `-X perf` makes Python call functions through trampolines without unwind information. Stacks nevertheless
-/// contain the Python functions and the frames below the trampolines.
+/// Since Python 3.12, the option `-X perf` makes Python call functions through trampolines without unwind information.
+/// Despite the trampolines, stacks contain the Python functions and the frames below the trampolines.
 #[test]
 fn functions_called_through_perf_trampolines_have_the_same_frames() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
-        // With perf trampolines, calls in a debug build need more native stack than Python's own limit allows.
+        // With perf trampolines, a debug build of Python needs more native stack per call than Python's own limit
+        // allows.
         let is_debug = python.to_str().is_some_and(|name| name.ends_with('d'));
         let done = run.args(is_debug.then_some("[!d]*")).ok();
         assert_as_said(&done);
@@ -136,7 +137,7 @@ fn functions_called_through_perf_trampolines_have_the_same_frames() {
     }
 }
 
-/// gpuflame shows perf trampolines, under the names that Python gives them, only if Python functions are hidden. No
+/// gpuflame shows perf trampolines, under the names that Python gives them, only if the user hides Python functions. No
 /// output contains both trampolines and Python functions.
 #[test]
 fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
@@ -167,8 +168,8 @@ fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
 }
 
 /// A launch in a greenlet is under the greenlet's functions, even if other greenlets ran on the same native stack
-/// before. Before Python 3.11, the ledger counts stacks whose lower part has more evaluator calls than Python
-/// functions.
+/// before. Before Python 3.11, the ledger counts stacks in whose outer part the evaluator was called more often than
+/// there are Python functions.
 #[test]
 fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     for ((_, minor), python) in known() {
@@ -195,8 +196,9 @@ pub(crate) fn py_spy() -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap().trim_end().to_owned())
 }
 
-/// py-spy reads the process from outside and independently of gpuflame. The threads wait at the place from which they
-/// launched. So py-spy must find the same functions that gpuflame found at the launches.
+/// py-spy reads the memory of the process from outside, and does not depend on gpuflame. The threads wait at the place
+/// from which they have launched a kernel. Therefore py-spy must find the same functions that gpuflame found at the
+/// launches.
 #[test]
 fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     let Some(spy) = py_spy() else { return };
@@ -235,7 +237,8 @@ fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     }
 }
 
-/// Since version 3.13, Python's JIT may compile loops. Debian's Pythons support the JIT if the user requests it.
+/// Since Python 3.13, Python's JIT compiler may compile loops. Debian's Python versions support the JIT compiler if the
+/// user requests it.
 #[test]
 fn launches_from_pythons_jit_appear_under_their_functions() {
     let library = library();
@@ -263,7 +266,8 @@ fn launches_from_pythons_jit_appear_under_their_functions() {
 }
 
 /// Before Python 3.12, gpuflame finds only the functions of the first interpreter, even while another interpreter runs.
-/// So gpuflame shows the functions that called the second interpreter, but not the second interpreter's own functions.
+/// Therefore gpuflame shows the functions that called the second interpreter, but not the functions that ran in the
+/// second interpreter.
 #[test]
 fn functions_of_subinterpreters_are_shown_since_3_12() {
     for ((_, minor), python) in known() {
@@ -287,8 +291,8 @@ fn functions_of_subinterpreters_are_shown_since_3_12() {
     }
 }
 
-/// A child that is forked before CUDA starts has its own recording. Children that are forked during launches record
-/// nothing, and do not corrupt the frames of any thread.
+/// A child process that is forked before CUDA starts has its own recording. Child processes that are forked during
+/// launches record nothing, and do not corrupt the frames of any thread.
 #[test]
 fn forked_children_have_their_own_frames() {
     for (_, python) in known() {
@@ -301,7 +305,8 @@ fn forked_children_have_their_own_frames() {
     }
 }
 
-/// Runs with the address sanitizer's allocator, which delays the reuse of freed memory and checks each free.
+/// Runs the program with the address sanitizer's allocator, which delays the reuse of freed memory and checks each
+/// free.
 fn sanitized(run: Run) -> Done {
     let found = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
     let sanitizer = String::from_utf8(found.stdout).unwrap();
@@ -334,8 +339,8 @@ fn evaluated(definitions: &[&str]) -> Done {
     evaluates(definitions, None).ok()
 }
 
-/// Prepares the run that `evaluated` makes, without starting it. With `word`, a thread whose Python thread state is
-/// filled with that word makes the second launch.
+/// Prepares the same run as `evaluated`, without starting it. With `word`, the second launch is made by a thread whose
+/// Python thread state is filled with this word.
 fn evaluates(definitions: &[&str], word: Option<&str>) -> Run {
     let flags = ["-O2", "-shared", "-fPIC"].iter().chain(definitions).copied().collect::<Vec<_>>();
     let interpreter = compile("tests/programs/interpreter.c", &flags);
@@ -384,13 +389,13 @@ fn launches_while_python_is_being_loaded_call_no_function_of_it() {
             stacks.iter().filter(|(frames, _)| !python_frames(frames).is_empty()).collect::<Vec<_>>();
         let [(frames, nanos)] = &of_python[..] else { panic!("{definitions:?}: {}", done.stderr) };
         assert_eq!((python_frames(frames).len(), *nanos), (7, 100), "{definitions:?}");
-        // While the library was being loaded, for 0.3 s, the program made launches.
+        // The program made launches during the 0.3 s in which the library was being loaded.
         assert!(stacks.len() > 20, "{definitions:?}: {}", stacks.len());
     }
 }
 
-/// Debian's and conda's Pythons are built with profile-guided optimization, which moves half of the evaluator's code to
-/// a separate, cold part.
+/// In the Python builds of Debian and conda, profile-guided optimization has moved half of the evaluator's code to a
+/// separate, cold part.
 #[test]
 fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     let done = evaluated(&["-DVERSION=0x030900f0", "-DCOLD"]);
@@ -402,11 +407,12 @@ fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
 }
 
-/// The first stack decides whether gpuflame trusts Python frames at all. If the Python frames of a later stack do not
-/// match its native frames, gpuflame puts these Python frames at the outermost evaluator call.
+/// The first stack with Python frames decides whether gpuflame uses Python frames at all. If the Python frames of a
+/// later stack do not match that stack's native frames, gpuflame puts these Python frames at the outermost evaluator
+/// call.
 #[test]
 fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
-    // None of the 8 Python functions (16 with the layout of CPython 3.9) is inside a native frame.
+    // None of the 8 Python functions (16 with the memory layout of CPython 3.9) is inside a native frame.
     for (definitions, functions) in LAID_OUT.iter().zip([8, 8, 16]) {
         let elsewhere = |from: &'static str| evaluated(&[definitions, &[from][..]].concat());
         let counts = |done: &Done| {
@@ -438,8 +444,8 @@ fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     }
 }
 
-/// A thread that is being created has no Python frames yet. A missing frame is harmless, even if the thread's Python
-/// state holds arbitrary values.
+/// A thread that is being created has no Python frames yet. If the Python frame is missing, this is harmless, even if
+/// the thread's Python state holds arbitrary values.
 #[test]
 fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];
@@ -519,7 +525,7 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
                 "{context}"
             );
         }
-        // The Python frame has no function yet, like a frame that is being created.
+        // The Python frame does not point to a function yet, like a frame that is being created.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["code", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(
@@ -532,8 +538,8 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
-        // If the pointers between Python frames form a ring, gpuflame counts the stack as too deep. There is no other
-        // effect.
+        // If the pointers between Python frames form a ring, gpuflame counts the stack as too deep, and everything else
+        // is unaffected. There is no other effect.
         let done =
             program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
@@ -541,8 +547,8 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
     }
 }
 
-/// Python frames that are hidden in flame graphs are still in the recording. Hiding frames moves no time: under each
-/// remaining frame, each kernel has the same time as in a flame graph with all frames.
+/// Python frames that are hidden in flame graphs are still in the recording. If frames are hidden, no time moves: under
+/// each remaining frame, each kernel has the same time as in a flame graph with all frames.
 #[test]
 fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     use crate::support::command::gpuflame;
@@ -562,7 +568,7 @@ fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     let shown: BTreeMap<_, _> = drawn("shown.folded", &[]).collect();
     let all: BTreeMap<_, _> = drawn("all.folded", &["--all-frames"]).collect();
     let only: BTreeMap<_, _> = drawn("only.folded", &["--python", "only"]).collect();
-    // With line numbers, a function that is called from two lines has two frames.
+    // With line numbers, a function has two frames if it is called from two lines.
     let lines: BTreeMap<_, _> = drawn("lines.folded", &["--python", "lines"]).collect();
     assert!(shown.keys().eq(lines.keys()) && shown != lines);
     assert!(shown.len() > 20 && shown.keys().eq(all.keys()) && shown.keys().eq(only.keys()));
@@ -580,8 +586,8 @@ fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     }
 }
 
-/// Stacks of CPU samples contain Python's functions and no perf trampolines. If Python frames are off, the stacks
-/// contain the trampolines instead.
+/// Stacks of CPU samples contain Python's functions and no perf trampolines. If the user turns Python frames off, the
+/// stacks contain the trampolines instead.
 #[test]
 fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
     let known = known().into_iter().filter(|(version, _)| *version >= (3, 12));

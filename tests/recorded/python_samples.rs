@@ -1,7 +1,8 @@
 //! Tests samples of threads that run Python code. The stacks of the samples contain Python functions. The reference is
 //! py-spy, which reads the process from outside.
 //!
-//! If the kernel does not allow sampling, these tests print that and are skipped. In CI the kernel must allow it.
+//! If the Linux kernel does not allow sampling, these tests print this and are skipped. In CI, the Linux kernel must
+//! allow sampling.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use crate::support::{Done, Run, Way, compile, root, skip};
 
 const NOT_READ: &str = "[Python frames not read]";
 
-/// The test programs, each with the functions that use most of its time.
+/// The test programs, each with the names of the functions that use most of the program's time.
 const PROGRAMS: [(&str, &[&str]); 5] = [
     ("loader", &["decode"]),
     ("comprehensions", &["<genexpr>", "<dictcomp>", "<listcomp>", "table", "squares"]),
@@ -30,13 +31,13 @@ fn sampled(python: &Path, what: &str, seconds: &str) -> Run {
     run.env("GPUFLAME_CPU_SAMPLES", "200").env("GPUFLAME_OFF_CPU", "1")
 }
 
-/// Returns whether the kernel refuses to sample waits, which these tests need.
+/// Returns whether the Linux kernel refuses to sample waits, which these tests need.
 fn is_refused(done: &Done) -> bool {
     let refused = done.ledger("GPUFLAME_OFF_CPU: perf_event_open: ");
     refused.first().inspect(|why| skip(&format!("the kernel refuses samples of waits: {why}"))).is_some()
 }
 
-/// Returns one Python interpreter of each version.
+/// Returns one Python interpreter for each Python version.
 fn one_of_each_version() -> Vec<PathBuf> {
     let by_version: BTreeMap<_, _> = known().into_iter().rev().collect();
     by_version.into_values().collect()
@@ -49,8 +50,8 @@ fn function(frame: &str) -> String {
     name.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// Returns the sampled nanoseconds per innermost Python function, and the nanoseconds of stacks whose Python frames
-/// were not read.
+/// Returns the sampled nanoseconds for each innermost Python function, and the nanoseconds of stacks whose Python
+/// frames gpuflame did not read.
 fn by_function(stacks: &[(Vec<String>, u64)]) -> (BTreeMap<String, u64>, u64) {
     let (mut functions, mut not_read) = (BTreeMap::new(), 0);
     for (frames, nanos) in stacks {
@@ -67,7 +68,8 @@ fn percent(part: u64, rest: u64) -> f64 {
     100.0 * part as f64 / (part + rest) as f64
 }
 
-/// Returns the names of the functions, sorted by time. The function with the most nanoseconds comes first.
+/// Returns the names of the functions, sorted by time, with the longest time first. The first name is that of the
+/// function with the most nanoseconds.
 fn top(functions: &BTreeMap<String, u64>) -> Vec<&str> {
     let mut top: Vec<_> = functions.iter().collect();
     top.sort_by_key(|(_, nanos)| std::cmp::Reverse(**nanos));
@@ -86,12 +88,13 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             let all = done.folded_file("out.cpu.folded");
             let (functions, not_read) = by_function(&all);
             let read: u64 = functions.values().sum();
-            // Either of two threads may get the GIL more often, so the culprit may be one of the first three functions.
+            // Either of the two threads may get the GIL more often, so the culprit may be any of the first three
+            // functions.
             let rows = if what == "held" { 3 } else { 1 };
             let is_named = top(&functions).into_iter().take(rows).any(|name| culprits.contains(&name));
             assert!(is_named, "{functions:?} {about}");
-            // On a busy machine, gpuflame's thread may be too late to read Python frames. Then more samples have no
-            // Python frames.
+            // On a busy machine, gpuflame's thread may be too late to read Python frames. In this case, more samples
+            // than usual have no Python frames.
             assert!(not_read < read / 2, "{not_read} of {read} ns {about}");
             for (frames, _) in all.iter().filter(|(frames, _)| !python_frames(frames).is_empty()) {
                 let is_evaluator = |frame: &String| frame.starts_with("_PyEval_EvalFrameDefault");
@@ -103,14 +106,14 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
                     line.contains(" of other threads while a launching thread waited for the GIL"),
                     "{about}"
                 );
-                // Time that a thread waits for the GIL counts for the Python function that waits.
+                // If a thread waits for the GIL, this time counts for the Python function that waits.
                 let waits = by_function(&done.folded_file("out.off-cpu.folded")).0;
                 assert!(["run", "works"].contains(&top(&waits)[0]), "{waits:?} {about}");
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // If other programs had the processor during idle time, that time has no samples. Idle time without
-                // samples is under `[after`, which names the calls before and after the gap.
+                // If other programs used the processor during idle time, there are no samples of that time. Idle time
+                // without samples is shown under `[after`, a frame that names the calls before and after the gap.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")
                         && !frames.iter().any(|frame| frame.starts_with("[after"))
@@ -161,15 +164,15 @@ fn at_most_32_threads_that_do_not_launch_are_sampled_and_the_others_are_counted(
     if is_refused(&done) {
         return;
     }
-    // The line reports samples of 1 launching thread. Of the 41 other threads (the one that holds the GIL, and 40
-    // more), 9 are not sampled.
+    // The line reports samples of 1 launching thread. There are 41 other threads (the thread that holds the GIL, and 40
+    // more), and 9 of them are not sampled.
     let line = done.ledger("cpu samples")[0];
     assert!(line.contains(" on 1 threads, ") && line.ends_with("threads not sampled 9)"), "{line}");
 }
 
 /// Reading a stack of 900 calls takes more than 0.3 ms, and gpuflame spends at most a tenth of the time on reading. If
-/// other programs use the processors, this program has few samples, and gpuflame may read all of its stacks. So the
-/// test makes up to five tries.
+/// other programs use the processors, this program has few samples, and gpuflame may read the Python frames of all
+/// samples. Therefore the test makes up to five tries.
 #[test]
 fn deep_stacks_are_not_read_for_every_sample_because_that_takes_too_long() {
     let python = one_of_each_version().pop().unwrap();
@@ -227,7 +230,8 @@ fn python_that_is_loaded_after_the_first_launches_has_its_functions_in_samples()
     }
 }
 
-/// Returns each function whose CPU time the program measures, with two shares in percent: by samples and as measured.
+/// Returns each function whose CPU time the program measures, with its share of that time in percent twice: as sampled
+/// and as measured.
 fn measured_shares(done: &Done) -> Vec<(String, f64, f64)> {
     let stacks = done.folded_file("out.cpu.folded");
     let nanos = |wanted: &str| -> u64 {
@@ -264,14 +268,14 @@ fn shares_by_function_equal_those_of_the_cpu_time_that_the_program_measures() {
     }
 }
 
-/// Returns the share of each innermost function, in percent.
+/// Returns the share of samples of each innermost function, in percent.
 fn shares(functions: &BTreeMap<String, u64>) -> BTreeMap<String, f64> {
     let all: u64 = functions.values().sum();
     functions.iter().map(|(name, count)| (name.clone(), 100.0 * *count as f64 / all as f64)).collect()
 }
 
-/// Runs py-spy on a running process, and returns its sample counts per innermost function. py-spy samples all threads
-/// that are not idle. With `--gil`, it samples the thread that holds the GIL.
+/// Runs py-spy on a running process, and returns the number of py-spy's samples for each innermost function. py-spy
+/// samples all threads that are not idle. With the option `--gil`, py-spy samples only the thread that holds the GIL.
 fn seen_by_py_spy(spy: &str, process: u32, flags: &[&str], folder: &Path) -> BTreeMap<String, u64> {
     let file = folder.join("spy.txt");
     let mut command = Command::new(spy);
@@ -306,7 +310,7 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<Str
 }
 
 /// gpuflame and py-spy sample separate runs of the same program, because two profilers at the same time would slow each
-/// other down. With 6,000 samples, a share has a standard deviation of at most 0.65 percentage points.
+/// other down. With 6,000 samples, a share has a standard deviation of 0.65 percentage points or less.
 #[test]
 #[ignore = "a minute for each of five programs; .ci/long runs it"]
 fn shares_by_function_are_within_3_points_of_py_spys() {

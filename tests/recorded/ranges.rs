@@ -1,5 +1,5 @@
 //! Tests NVTX ranges and gpuflame's user ranges as frames between the CPU stack and the kernel. The reference is the
-//! program's own list of the ranges that are open at each launch.
+//! list of open ranges that the program itself keeps for each launch.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn found(done: &Done) -> Sums {
     sums
 }
 
-/// Returns the GPU time of the work that ran, keyed by the call site that the program named. The key of a graph node is
+/// Returns the GPU time of the work that ran, keyed by the call site that the program set. For a graph node, the key is
 /// the launch site followed by the creation site.
 fn truth(done: &Done) -> Sums {
     let mut sums = Sums::new();
@@ -102,8 +102,8 @@ fn range_names_above_the_maximum_share_one_label() {
     let done = ranges(&[]).args(["--names", "70000"]).ok();
     let found = found(&done);
     assert_eq!(found.get("main;named;[range]item-1"), Some(&1000));
-    // Other functions of the program use some of the 65,536 possible range names. So fewer names are left for this
-    // function.
+    // Other functions of the program use some of the 65,536 possible range names before this function runs. Therefore
+    // fewer than 65,536 names are left for this function.
     let others = found["main;named;[range](one of too many names)"];
     let named = found.keys().filter(|site| site.starts_with("main;named;[range]item")).count() as u64;
     assert_eq!((named + others / 1000, others % 1000), (70_000, 0));

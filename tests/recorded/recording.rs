@@ -1,5 +1,5 @@
 //! Tests the two outputs whose size grows with the run. The table of activities has a row for each activity. If the
-//! recording is read and its rows are joined again, it reproduces the other files byte for byte.
+//! rows of the recording are read and joined again, this gives the same bytes as the other files contain.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -27,8 +27,7 @@ fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
     variables.iter().fold(run, |run, (name, value)| run.env(name, value)).done()
 }
 
-/// Computes the profile in another process than the recorded one, from the recording and the files that the recording
-/// names.
+/// Computes the profile in a process that is not the recorded one, from the recording and the files that it names.
 fn explain(done: &Done) -> (Profile, Ledger) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let mut explain = Explain::new(explain::Options::default());
@@ -169,7 +168,7 @@ fn stack_ids_in_the_table_match_the_true_call_sites() {
 
 #[test]
 fn launch_times_match_the_true_calls_within_50_us() {
-    // The run takes 0.3 s. During this time, the collector updates the clock that callbacks read many times.
+    // The run takes 0.3 s. During this time, the collector repeatedly updates the clock that callbacks read.
     let load = ["--threads", "2", "--launches", "150000"];
     let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
     let done = record("tests/programs/load.c", &load, &variables);
@@ -187,8 +186,8 @@ fn launch_times_match_the_true_calls_within_50_us() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // Maximum error, in ns, of the clock that callbacks read. Only the collector updates this clock. So the callbacks'
-    // clock is wrong if the kernel adjusts the system clock between two updates by the collector.
+    // Maximum error, in ns, of the clock that callbacks read. Only the collector updates the clock that callbacks read.
+    // Therefore this clock is wrong if Linux adjusts the system clock between two updates by the collector.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {
@@ -218,7 +217,7 @@ fn the_table_gives_the_reason_for_a_missing_time() {
     let count = |kind, reason| reasons.get(&key(kind, reason)).copied().unwrap_or(0);
     assert_eq!(count("kernel", "timestamp_not_collected"), untimed, "{reasons:?}");
     assert_eq!(count("kernel", ""), 100 - untimed, "{reasons:?}");
-    // The list contains neither the ten launches without an activity nor the activities with an impossible id.
+    // The list contains neither the ten launches that have no activity nor the activities that have an impossible id.
     assert_eq!(reasons.values().sum::<u64>(), 100, "{reasons:?}");
 }
 
@@ -251,7 +250,8 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
 }
 
 /// Two files of format 1, recorded in November 2026: a run of `stacks 3 1 1 0 1` with single activities, and the
-/// checkpoint of `ending left abort`. The files' expected content was counted by hand from the programs' sources.
+/// checkpoint of `ending left abort`. The expected content of these files was counted by hand from the sources of the
+/// programs.
 #[test]
 fn recordings_of_format_1_stay_readable() {
     for (name, has_rows, launches, stacks) in [("rows", true, 60, 6), ("sums", false, 1100, 2)] {
@@ -281,7 +281,7 @@ fn recordings_of_format_1_stay_readable() {
 fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
     let args = ["--threads", "3", "--launches", "6000"];
     let done = record("tests/programs/load.c", &args, &[("GPUFLAME_MAX_FILE", "40K")]);
-    // The limit concerns only the recording. The other output files are complete.
+    // The limit on the size concerns only the recording. The output files other than the recording are complete.
     done.assert_exact();
     let size = fs::metadata(done.folder.join("out.gfr")).unwrap().len();
     // The recording is a little larger than its limit, because each pack of rows is written completely, and the ledger
@@ -302,13 +302,13 @@ fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
     assert!(work > 2_000 && (2 * seen - work..2 * seen).contains(&left_out), "{work} {left_out} {seen}");
     let note = format!("{left_out} rows were left out, because the recording reached GPUFLAME_MAX_FILE");
     assert!(done.stderr.contains(&note), "{}", done.stderr);
-    // `info` reports the loss.
+    // The command `gpuflame info` reports that the recording is incomplete.
     let info = command(&done.folder, ["info", "out.gfr", "--format", "csv"]).ok().stdout;
     assert!(info.contains(&format!("rows_over_limit,{left_out}\n")), "{info}");
 }
 
 /// gpuflame must check an id that it reads from a file before it uses the id as an index. Activities with an impossible
-/// id have no stack, but are in all sums.
+/// id have no stack, but all sums include them.
 #[test]
 fn out_of_range_context_ids_count_but_have_no_stack() {
     for id in [0, 1, 6, 0x7fff_fff0, 0x7fff_ffff, 0x8000_0000, 0x8000_0002, u32::MAX] {

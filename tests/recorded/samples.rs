@@ -1,7 +1,8 @@
-//! Compares the CPU time of launching threads, as the kernel's samples show it, with the CPU time that the program
+//! Compares the CPU time of launching threads, as the Linux kernel samples it, with the CPU time that the program
 //! itself measures.
 //!
-//! If the kernel does not allow sampling, these tests print that and are skipped. In CI the kernel must allow it.
+//! If the Linux kernel does not allow sampling, these tests print this and are skipped. In CI, the Linux kernel must
+//! allow sampling.
 
 use crate::support::{Done, Run, Way, compile, skip};
 
@@ -10,7 +11,7 @@ fn sampled(what: &str, hertz: &str) -> Run {
     Run::new(&program, Way::Injected).arg(what).env("GPUFLAME_CPU_SAMPLES", hertz)
 }
 
-/// Returns the results of a run, or `None` if the kernel refused to sample.
+/// Returns the results of a run, or `None` if the Linux kernel refused to sample.
 fn seen(done: Done) -> Option<Done> {
     let refused = done.ledger("GPUFLAME_CPU_SAMPLES: perf_event_open: ");
     let Some(why) = refused.first() else { return Some(done) };
@@ -18,7 +19,7 @@ fn seen(done: Done) -> Option<Done> {
     None
 }
 
-/// Returns the sampled nanoseconds of stacks that contain `frame`, and of all stacks.
+/// Returns two totals of sampled nanoseconds: those of stacks that contain `frame`, and those of all stacks.
 fn found(done: &Done, frame: &str) -> (u64, u64) {
     let all = done.folded_file("out.cpu.folded");
     let has = |frames: &[String]| frames.iter().any(|one| one == frame);
@@ -26,7 +27,8 @@ fn found(done: &Done, frame: &str) -> (u64, u64) {
     (found, all.iter().map(|(_, nanos)| nanos).sum())
 }
 
-/// Returns number of samples, number of dropped samples, rate in Hz, and number of sampled threads, from the ledger.
+/// Returns from the ledger: the number of samples, the number of dropped samples, the rate in Hz, and the number of
+/// sampled threads.
 fn line(done: &Done) -> (u64, u64, f64, u64) {
     let [line] = done.ledger("cpu samples")[..] else { panic!("one line of samples\n{}", done.stderr) };
     let numbers: Vec<f64> =
@@ -44,12 +46,12 @@ fn cpu_shares_of_60_30_and_10_percent_are_measured_within_2_points() {
         let percent = 100.0 * found(&done, frame).0 as f64 / spun as f64;
         assert!((percent - share).abs() < 2.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // A stack that begins at `main` is complete.
+    // If a stack begins at `main`, it is complete.
     let from_main: u64 =
         all.iter().filter(|(frames, _)| frames.iter().take(2).eq(["main", "work"])).map(|(_, n)| n).sum();
     assert!(from_main * 100 > spun * 98, "{from_main} of {spun}");
-    // The program prints the CPU time that it used. gpuflame samples a thread only after the collector has seen a
-    // launch by that thread.
+    // The program prints the CPU time that it used from its start; gpuflame samples a thread only after the collector
+    // has seen a launch by that thread.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (samples, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);
@@ -67,8 +69,8 @@ fn eight_threads_and_twenty_short_lived_threads_are_sampled() {
         let (_, dropped, _, threads) = line(&done);
         let made = if what == "threads" { 8 } else { 20 };
         assert_eq!(threads, made, "{}", done.stderr);
-        // Each thread runs for 300 ms. The sampling of a thread starts about 20 ms after its launch, or later on a busy
-        // machine.
+        // Each thread runs for 300 ms. The sampling of a thread starts about 20 ms after the thread's first launch, or
+        // later on a busy machine.
         assert!(of_threads > made * 150_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads < made * 310_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads * 10 > all * 9 && dropped < 50, "{of_threads} of {all}\n{}", done.stderr);
@@ -109,8 +111,8 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let Some(done) = seen(sampled("late", "999").ok()) else { return };
     let idle = done.folded_file("out.idle.folded");
     let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
-    // Time in which other programs had the processor belongs to no function of this program. Time without a processor
-    // is shown under `[after`, which names the calls before and after the gap.
+    // While other programs use the processor, the time belongs to no function of this program. Time without a processor
+    // is shown under `[after`, a frame that names the calls before and after the gap.
     let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
     let sampled = idle.iter().filter(|(frames, _)| !is_pause(frames));
     let (first, _) = sampled.max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -119,13 +121,13 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let named: u64 = idle.iter().filter(|(frames, _)| has(frames)).map(|(_, nanos)| nanos).sum();
     let taken: u64 = done.stdout.trim().parse().unwrap();
     assert!(named * 100 > taken * 85 && named < taken + taken / 20, "{named} of {taken} ns\n{}", done.stderr);
-    // Samples split the idle time into parts, whose sum is still the whole idle time.
+    // Samples split the idle time into parts, and the sum of these parts is still the whole idle time.
     let (sum, _) = done.sum("GPU 0 idle_ns");
     assert_eq!(sum, late);
 }
 
-/// Runs a program that waits between its launches. `what`: how it waits. Returns `None` if this machine does not allow
-/// gpuflame to observe waits.
+/// Runs a program that waits between two launches. `what` is the way in which the program waits. Returns `None` if this
+/// machine does not allow gpuflame to observe waits.
 fn waiting(what: &str) -> Option<Done> {
     let done = sampled(what, "999").env("GPUFLAME_OFF_CPU", "1").ok();
     let refused = done.ledger("GPUFLAME_OFF_CPU: perf_event_open: ");
@@ -141,8 +143,8 @@ fn sleeping_locking_reading_and_page_faulting_functions_are_the_top_idle_stack()
     {
         let Some(done) = waiting(what) else { return };
         let idle = done.folded_file("out.idle.folded");
-        // Time in which other programs had the processor is under `[after`, which names the calls before and after the
-        // gap.
+        // Time in which other programs used the processor is shown under `[after`, a frame that names the calls before
+        // and after the gap.
         let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
         let (first, _) =
             idle.iter().filter(|(frames, _)| !is_pause(frames)).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -163,8 +165,8 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
     let (mut slept, taken) = (0, done.stdout.trim().parse::<u64>().unwrap());
     for (frames, nanos) in &all {
         if frames.iter().any(|frame| frame == "naps") {
-            // Unwinding by frame pointers would miss the frame `naps`, because the function of the C library that
-            // `naps` calls has no frame pointer.
+            // If gpuflame unwound by frame pointers, it would miss the frame `naps`, because the function of the C
+            // library that `naps` calls has no frame pointer.
             assert_eq!(frames[..3], ["main", "waits", "naps"], "{}", done.stderr);
             slept += nanos;
         }
@@ -173,7 +175,8 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
     assert!(slept * 100 > taken * 95 && slept <= taken, "{slept} of {taken} ns\n{}", done.stderr);
     let [line] = done.ledger("off cpu")[..] else { panic!("one line of waits\n{}", done.stderr) };
     assert!(line.contains("dropped 0,") && line.ends_with("on 1 threads"), "{line}");
-    // When the program exits, it waits for gpuflame itself. The samples do not include that time.
+    // When the program exits, it waits until gpuflame has finished. The samples do not include the time that the
+    // program waits for gpuflame.
     assert!(all.iter().all(|(frames, _)| frames[0] == "main"), "{all:?}");
 }
 
@@ -245,7 +248,7 @@ fn the_together_view_sums_gpu_cpu_and_waiting_time() {
     }
 }
 
-/// Prepares a run in which the kernel refuses to sample, so that gpuflame uses a timer to sample.
+/// Prepares a run in which the Linux kernel refuses to sample, so that gpuflame samples with a timer instead.
 fn by_timer(what: &str) -> Run {
     sampled(what, "999").arg("refused")
 }
@@ -256,7 +259,7 @@ fn a_sampling_timer_measures_cpu_shares_without_perf_events() {
     let spun: u64 = ["sixty", "thirty", "ten"].map(|frame| found(&done, frame).0).iter().sum();
     for (frame, share) in [("sixty", 60.0), ("thirty", 30.0), ("ten", 10.0)] {
         let percent = 100.0 * found(&done, frame).0 as f64 / spun as f64;
-        // At 100 Hz, 3 s give 300 samples. So a share of 60 % has a standard deviation of 2.8 percentage points.
+        // At 100 Hz, 3 s give 300 samples. Therefore a share of 60 % has a standard deviation of 2.8 percentage points.
         assert!((percent - share).abs() < 8.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
     // The weight of a timer sample is the number of sampling periods since the previous tick of the timer.
@@ -317,8 +320,9 @@ fn a_timer_signal_that_the_program_handles_is_left_to_the_program() {
     assert_eq!(refused.len(), 1, "{}", done.stderr);
 }
 
-/// In each of 20 gaps, the host computes for 10 ms and sleeps for 30 ms. Samples divide the gaps between the two, so
-/// the time that the host computes does not count as a pause, although no gap is counted at that place.
+/// In each of 20 gaps, the host computes for 10 ms and sleeps for 30 ms. Samples divide the gaps between computing and
+/// sleeping, so the time that the host computes does not count as a pause, although no gap is counted at the place
+/// where it computes.
 #[test]
 fn time_in_every_gap_is_no_pause() {
     let program = compile("tests/programs/two_places.c", &["-O2"]);
@@ -330,8 +334,8 @@ fn time_in_every_gap_is_no_pause() {
     let found: serde_json::Value = serde_json::from_str(&found.stdout).unwrap();
     let findings = found["findings"].as_array().unwrap();
     let of = |place: &str| -> Vec<&str> {
-        // On a busy machine, the thread may also have waited for a processor. A separate finding reports such time, and
-        // not the thread's own code.
+        // On a busy machine, the thread may also have waited for a processor. The time that a thread waited for a
+        // processor is reported by a separate finding, which does not blame the thread's own code.
         let is_here = |row: &&serde_json::Value| {
             row["culprit"].as_str().unwrap().contains(place) && row["id"] != "starved_thread"
         };

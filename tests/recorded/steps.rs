@@ -1,4 +1,4 @@
-//! Tests the steps that a program marks, in recordings with rows and in checkpoints.
+//! Tests the steps that a program marks, both in recordings with rows and in checkpoints.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -21,8 +21,8 @@ fn recorded(args: &[&str], flags: &[&str]) -> Done {
     run.ok()
 }
 
-/// Returns the steps in a recording. Each step has its number, its name, and the number of launches until the next step
-/// begins.
+/// Returns the steps in a recording. For each step, returns its number, its name, and the number of launches until the
+/// next step begins.
 fn steps(done: &Done) -> Vec<(u64, String, usize)> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut steps, mut launches) = (Vec::new(), Vec::new());
@@ -42,7 +42,7 @@ fn steps(done: &Done) -> Vec<(u64, String, usize)> {
     (0..steps.len()).map(|at| (steps[at].1, steps[at].2.clone(), count(at))).collect()
 }
 
-/// Returns the value that `gpuflame info` prints under the name `what`.
+/// Returns the value that `gpuflame info` prints after the name `what`.
 fn fact(folder: &Path, what: &str) -> Value {
     let info = command(folder, ["info", "out.gfr", "--format", "json"]).ok().stdout;
     let info: Value = serde_json::from_str(&info).unwrap();
@@ -59,8 +59,8 @@ fn steps_of_calls_and_of_ranges_are_recorded_with_their_launches() {
         assert_eq!(numbers, (1..=12).collect::<Vec<_>>(), "{mode}");
         let named = |number: u64| if name.is_empty() { String::new() } else { format!("{name}{number}") };
         assert!(found.iter().all(|step| step.1 == named(step.0)), "{found:?}");
-        // The program's function `save` launches its copy after the last step has begun, so the copy counts for that
-        // step.
+        // The program's function `save` launches its copy after the last step has begun, so the copy belongs to the
+        // last step.
         let launches: Vec<usize> = found.iter().map(|step| step.2).collect();
         assert_eq!(launches, [vec![2; 11], vec![3]].concat());
         assert_eq!(fact(&done.folder, "steps"), 12);
@@ -106,7 +106,8 @@ fn diff_and_merge_ranks_count_the_steps_of_recordings() {
     assert_eq!((&ranks["ranks"][0]["steps"], &ranks["ranks"][1]["steps"]), (&10.into(), &20.into()));
 }
 
-/// Returns the busy and idle time of the start-up, the steady part and the shutdown, as `gpuflame info` prints them.
+/// Returns the busy time and the idle time of the start-up, the steady part and the shutdown, as `gpuflame info` prints
+/// them.
 fn parts(folder: &Path) -> Vec<(String, u64, u64)> {
     let info = command(folder, ["info", "out.gfr", "--format", "json"]).ok().stdout;
     let info: Value = serde_json::from_str(&info).unwrap();
@@ -129,7 +130,8 @@ fn idle_in_picture(done: &Done, mark: &str) -> u64 {
 #[test]
 fn start_up_and_shutdown_are_apart_and_equal_in_library_and_command() {
     // The program's function `prepare` takes 30 ms and runs three kernels of 5 us. Each step runs kernels of 20 and 10
-    // us. The copy of 1,000 bytes in `save` takes 2,040 ns. `save` is in the shutdown only if steps are not marked.
+    // us. The copy of 1,000 bytes in `save` takes 2,040 ns. The work of `save` counts as shutdown only if the program
+    // does not mark steps.
     for (mode, words, steps_busy, shutdown_busy) in
         [("calls", "steps", 12 * 30_000 + 2040, 0), ("none", "repeated launches", 12 * 30_000, 2040)]
     {

@@ -1,5 +1,5 @@
-//! Tests the summary of five lines that a process prints at its exit. The process prints the ledger only if the user
-//! requests it. In any case the ledger is in the recording.
+//! Tests the five-line summary that a process prints when it exits. The process prints the ledger only if the user
+//! requests it. The ledger is in the recording even if the process does not print it.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -13,7 +13,7 @@ fn without_ledger(program: &str, args: &[&str]) -> Run {
 }
 
 /// Returns the lines that gpuflame printed, without their prefix and without the heading. (gpuflame prints a heading
-/// because standard error is a pipe, and it cannot know whether the last line in the pipe is complete.)
+/// because standard error is a pipe, and it cannot know whether the text before its own ends with a complete line.)
 fn printed(done: &Done) -> Vec<&str> {
     let lines = done.ledger("");
     assert!(lines[0].starts_with("results of process "), "{lines:?}");
@@ -47,7 +47,7 @@ fn the_summary_has_five_lines_and_the_ledger_is_in_the_recording() {
     let launches = done.truth().count("count");
     assert_eq!(complete, format!("complete: {launches} launches, none lost"));
     // The last line of the summary names one of two flame graphs. The share of time that the GPU is busy decides which
-    // one, and depends on the machine.
+    // flame graph it names; this share depends on the machine.
     let pictures = ["out.svg", "out.idle.svg"].map(|name| done.folder.join(name));
     let lines = pictures.map(|file| format!("next: open {}; 6 more files were written", file.display()));
     assert!(lines.contains(&next.to_owned()), "{next}");

@@ -9,7 +9,7 @@ use gpuflame_model::record::Reader;
 use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile, plugin};
 
-/// Asserts that the command makes the same files from the recording as the process wrote at its exit.
+/// Asserts that the command makes from the recording the same files that the process wrote at its exit.
 fn assert_read_as_written(done: &Done) {
     let drawn = |args: &[&str]| gpuflame(&done.folder, args).ok();
     let folded = drawn(&["flamegraph", "out.gfr", "--format", "folded"]);
@@ -81,8 +81,8 @@ fn sums_can_be_switched_off_and_a_recording_of_every_row_replaces_them() {
     assert!(gpuflame(&rows.folder, ["view", "out.gfr"]).ok().stdout.contains("step_d1000"));
 }
 
-/// Compares the recording `out.gfr` with the recording `after`. Returns the tables `total`, `kernels` and `stacks`. The
-/// table `run` is left out, because the idle time of two runs differs.
+/// Compares the recording `out.gfr` with the recording `after`. Returns three tables: `total`, `kernels` and `stacks`.
+/// The table `run` is left out, because the idle time of two runs differs.
 fn compared(folder: &Path, after: &str) -> serde_json::Value {
     let report = gpuflame(folder, ["diff", "out.gfr", after, "-n", "0", "--format", "json"]).ok().stdout;
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();

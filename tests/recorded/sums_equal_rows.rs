@@ -1,5 +1,6 @@
-//! Verbs must show the same numbers from the sums of a run as from its rows. Each program runs only once, with all
-//! rows, and the test makes the sums from these rows. In two runs the idle times would differ.
+//! The verbs of gpuflame must show the same numbers from the sums of a run as from its rows. Each program runs only
+//! once and records all rows, and the test computes the sums from these rows. If a program ran twice, its two runs
+//! would differ in their idle times.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +14,8 @@ use gpuflame_model::record::{Detail, Nanos, Reader, Row, WindowEdge, Writer};
 use crate::support::command::{Ran, gpuflame};
 use crate::support::{Run, Way, compile, gpuflame as library, handmade, plugin, scratch};
 
-/// Computes the sums from a recording with rows. As in the recorded process, the stacks of all threads are merged.
-/// `outputs_failed`: the process could not write its other files, so `recover` writes them.
+/// Computes the sums from a recording with rows. The stacks of all threads are merged, as the recorded process merges
+/// them. `outputs_failed` is true if the process could not write its other files, so that `recover` writes them.
 fn sums_of(rows: &[u8], outputs_failed: bool) -> Vec<u8> {
     let mut explain = Explain::new(Options { has_squares: true, merge_threads: true, ..Options::default() });
     let mut reader = Reader::new(rows).unwrap();
@@ -38,7 +39,7 @@ fn sums_of(rows: &[u8], outputs_failed: bool) -> Vec<u8> {
     file
 }
 
-/// Verbs that work on sums, with flags that make them show all rows of their tables.
+/// Verbs that can read sums, with the flags that make them show all rows of their tables.
 const VERBS: [&[&str]; 23] = [
     &["top", "out.gfr"],
     &["top", "out.gfr", "-n", "0", "--by", TOP_OF_SUMS],
@@ -65,8 +66,8 @@ const VERBS: [&[&str]; 23] = [
     &["check", "out.gfr", "--strict", "--format", "json", "-o", "strict.json"],
 ];
 const TOP_OF_SUMS: &str = "kernels,stacks,line,function,idle,delay,copies";
-/// Files that the verbs in `VERBS` write. The test compares these files. For `check --strict`, it compares only the
-/// exit code.
+/// Files that the verbs in `VERBS` write and that the test compares. The test compares these files. For `check
+/// --strict`, the test compares only the exit code.
 const WRITTEN: [&str; 4] = ["run.folded", "idle.svg", "run.pb.gz", "run.speedscope.json"];
 
 /// Verbs that compare two runs.
@@ -89,11 +90,11 @@ const VERBS_OF_TWO: [&[&str]; 5] = [
     ],
 ];
 
-/// Prefixes of the lines of `gpuflame info` that differ between rows and sums. These lines show the kind of file, and
-/// the steps without GPU work (unknown for sums).
+/// Beginnings of those lines of `gpuflame info` that differ between rows and sums. These lines show the kind of the
+/// file, and the number of steps without GPU work (unknown for sums).
 const LINES_OF_ONE_FILE: [&str; 2] = ["contents,", "steps without GPU work,"];
-/// Checks that `check` reports as unknown for sums. These checks compare single activities with each other or with
-/// steps.
+/// Checks whose result `gpuflame check` prints as unknown if it reads sums. These checks compare single activities with
+/// each other or with steps.
 const UNKNOWN_CHECKS: [&str; 9] = [
     "steps without GPU work",
     "overlaps on a stream",
@@ -106,7 +107,8 @@ const UNKNOWN_CHECKS: [&str; 9] = [
     "the clocks of ranks differ",
 ];
 
-/// Removes the text that may differ between rows and sums: lines of `info`, and unknown checks and costs of `check`.
+/// Removes the text that may differ between rows and sums: lines of `info`, and unknown results and costs that `check`
+/// prints.
 fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> String {
     let unknown_in = |text: &str| -> Vec<String> {
         let unknown = text.lines().filter_map(|line| line.strip_prefix("unknown,"));
@@ -117,8 +119,8 @@ fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> St
         let may_be = |check: &String| UNKNOWN_CHECKS.contains(&&**check) || of_both.contains(check);
         assert!(unknown.iter().all(may_be), "{of_sums}");
     }
-    // The costs that `check` prints depend on the number of contexts that are distinguished. So the test compares only
-    // the checks of records.
+    // The costs that `check` prints depend on the number of launch contexts that the recording distinguishes. Therefore
+    // the test compares only the checks of records.
     let costs = |text: &str| -> Vec<String> {
         let costs = text.lines().filter_map(|line| line.strip_prefix("cost,"));
         costs.filter_map(|line| line.split(',').next()).map(str::to_owned).collect()
@@ -133,15 +135,15 @@ fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> St
     text.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
 }
 
-/// A run that is stored in two folders: as rows in one folder, and as sums in the other. Both recordings are named
-/// `out.gfr`.
+/// A run that is stored in two folders: as rows in one folder, and as sums in the other. In both folders the recording
+/// is named `out.gfr`.
 struct Recorded {
     name: String,
     rows: PathBuf,
     sums: PathBuf,
 }
 
-/// Compiles each test program once for all tests.
+/// Compiles each test program once, for use by all tests.
 fn compiled(source: &str) -> PathBuf {
     static PROGRAMS: OnceLock<Mutex<BTreeMap<String, Arc<OnceLock<PathBuf>>>>> = OnceLock::new();
     let programs = PROGRAMS.get_or_init(Mutex::default);
@@ -211,7 +213,7 @@ impl Recorded {
         }
     }
 
-    /// Asserts that verbs which compare this run with another run show the same from rows and from sums.
+    /// Asserts that the verbs which compare this run with another run print the same for rows as for sums.
     fn assert_comparisons_agree(&self, other: &Self) {
         let ranks = r#"{"out.gfr": 0, "other.gfr": 1}"#;
         for (folder, from) in self.folders().into_iter().zip(other.folders()) {
@@ -227,7 +229,7 @@ impl Recorded {
         self.assert_files_agree(&["merged.folded", "merged.svg"]);
     }
 
-    /// Asserts that `recover` writes the same files of stacks from sums as from rows. The recorded process could not
+    /// Asserts that `recover` writes the same stack files from sums as from rows. The recorded process was not able to
     /// write these files itself.
     fn assert_recovered_files_agree(&self) {
         let rows = fs::read(self.rows.join("out.gfr")).unwrap();
@@ -239,8 +241,8 @@ impl Recorded {
         assert!(self.sums.join("left.folded").exists() == (of_sums.code == 0), "{}", self.name);
     }
 
-    /// Asserts that the sums contain all copies of the recording with rows, grouped by direction and kinds of memory,
-    /// and that `top --by copies` shows them.
+    /// Asserts that the sums contain all copies that are in the recording with rows, grouped by direction and kinds of
+    /// memory, and that `top --by copies` shows these copies.
     fn assert_copies_are_complete(&self) {
         let mut expected = BTreeMap::<_, [u64; 3]>::new();
         let rows = fs::read(self.rows.join("out.gfr")).unwrap();
@@ -271,11 +273,11 @@ impl Recorded {
     }
 }
 
-/// The source file of a program, its arguments and its environment variables. In a variable, `LIBRARY` stands for the
-/// path of the library.
+/// The source file of a program, its arguments and its environment variables. In the value of an environment variable,
+/// `LIBRARY` stands for the path of the library.
 type Case = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
 
-/// Asserts that all verbs show the same from rows and from sums, for each run and for its comparison with the next run.
+/// For each run and for its comparison with the next run, asserts that all verbs show the same from rows and from sums.
 fn assert_cases_agree(cases: &[Case]) {
     let runs: Vec<_> = cases.iter().map(|(source, args, env)| Recorded::new(source, args, env)).collect();
     runs.iter().for_each(Recorded::assert_verbs_agree);
@@ -366,8 +368,8 @@ fn a_step_without_gpu_work_of_its_launches_withholds_idle_time_in_sums_as_in_row
     let mut activities = 0;
     while let Some(row) = reader.next_row().unwrap() {
         activities += u32::from(matches!(row, Row::Activity(_)));
-        // One activity is removed. So one of all 43 launches has no activity, and so does one of the 2 launches in its
-        // step.
+        // The test removes one activity. Therefore one of all 43 launches has no activity; this launch is one of the 2
+        // launches in its step.
         if !matches!(row, Row::Activity(_)) || activities != 25 {
             writer.row(&row).unwrap();
         }
@@ -411,7 +413,8 @@ fn several_windows_have_the_same_numbers_in_sums_as_in_rows() {
         recorded
     });
     two.assert_comparisons_agree(&three);
-    // If a run has no steps, its windows count as steps. One run has 2 windows, and the other one has 3.
+    // If a run has no steps, its windows count as steps. The first of the two runs has 2 windows, and the second run
+    // has 3.
     let diff = gpuflame(&two.sums, ["diff", "out.gfr", "other.gfr", "--format", "json"]).ok().stdout;
     assert!(diff.contains("busy of a step"), "{diff}");
     let ranks = ["-q", "merge-ranks", "out.gfr", "other.gfr", "--format", "json"];
@@ -419,7 +422,7 @@ fn several_windows_have_the_same_numbers_in_sums_as_in_rows() {
     assert_eq!([&ranks["ranks"][0]["steps"], &ranks["ranks"][1]["steps"]], [2, 3]);
 }
 
-/// Command lines of verbs that need single activities.
+/// Command lines of verbs that work only if the recording has single activities.
 const VERBS_OF_ROWS: [&[&str]; 22] = [
     &["view", "out.gfr"],
     &["view", "out.gfr", "--stats"],
@@ -453,8 +456,7 @@ fn verbs_that_need_single_activities_name_the_command_that_records_them() {
         ran.fails(1, &["out.gfr: has the sums of the run", "`gpuflame run --rows PROGRAM`"]);
         assert_eq!(ran.stdout, "", "{verb:?}");
         assert!(!recorded.sums.join("x").exists(), "{verb:?}");
-        // The verbs `decode-steps` and `stats` need decoding steps, and only a trace of an inference server has such
-        // steps.
+        // The verbs `decode-steps` and `stats` need decoding steps, which only a trace of an inference server contains.
         if !matches!(verb[0], "decode-steps" | "stats") {
             let of_rows = gpuflame(&recorded.rows, verb);
             assert_eq!(of_rows.code, 0, "{verb:?}: {}", of_rows.stderr);

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::support::{Done, Run, Way, root, skip};
 
-/// Returns a Python interpreter with NVIDIA's CUDA binding. If this machine has none, prints a sentence and returns
-/// `None`.
+/// Returns a Python interpreter with NVIDIA's CUDA binding. If this machine has no such interpreter, prints a sentence
+/// and returns `None`.
 fn python() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("third-party");
     let output = Command::new(root().join("tests/third-party.sh")).arg(cache).output().unwrap();
@@ -19,7 +19,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Returns, for each leaf frame, the number of calls, the GPU time, and the API calls that launched it.
+/// For each leaf frame, returns the number of launches, the GPU time, and the API calls that made the launches.
 fn by_leaf(done: &Done) -> BTreeMap<String, (u64, Vec<String>)> {
     let mut leaves: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
     for (mut frames, weight) in done.folded() {
@@ -62,8 +62,8 @@ fn launches_through_the_cuda_python_binding_are_exact() {
     }
 }
 
-/// Kernels of `examples/python_frames.py`: how often the kernel runs, its duration in ns, and the functions of the
-/// example that lead to the launch, root first.
+/// Kernels of `examples/python_frames.py`: the number of times that the kernel runs, its duration in ns, and the
+/// functions of the example that lead to the launch, root first.
 const LAUNCHED: [(&str, u64, u64, &[&str]); 5] = [
     ("load_d100", 10, 100, &["<module>", "main", "train", "batches", "launch"]),
     ("attention_d500", 30, 500, &["<module>", "main", "train", "step", "forward", "attention", "launch"]),

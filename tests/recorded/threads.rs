@@ -1,4 +1,4 @@
-//! Tests programs with many threads, which run at the same time or one after the other.
+//! Tests programs with many threads that run at the same time, or one after the other.
 
 use std::collections::BTreeSet;
 

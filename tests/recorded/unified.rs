@@ -1,5 +1,5 @@
-//! Tests unified memory. Every byte that is moved is in the table, in the activities, in the ledger and in the
-//! recording. Moves do not count as GPU time.
+//! Tests unified memory. Every byte of unified memory that moves is in the table, in the activities, in the ledger and
+//! in the recording. The time of these moves does not count as GPU time.
 
 use std::fs::File;
 use std::io::BufReader;

@@ -1,5 +1,5 @@
-//! Tests `GPUFLAME_VERIFY`. With this setting, gpuflame unwinds each stack again in other ways, and the ledger reports
-//! the differences.
+//! Tests `GPUFLAME_VERIFY`. With this setting, gpuflame unwinds each stack again in other ways and compares the
+//! results; the ledger reports the differences.
 #![cfg(target_arch = "x86_64")]
 
 use crate::support::{Run, Way, compile};
@@ -13,8 +13,8 @@ fn every_second_stack_is_captured_again_and_matches() {
     let taken = done.truth().count("count") / 2;
     let [line] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
     let (stacks, rest) = line.split_once(' ').unwrap();
-    // Each thread counts its stacks separately and unwinds every second stack again. So the total may differ by one per
-    // thread.
+    // Each thread counts its stacks separately and unwinds every second stack again. Therefore the total may differ by
+    // one per thread.
     assert!(stacks.parse::<u64>().unwrap().abs_diff(taken) <= 4, "{line}, of {taken}");
     assert_eq!(
         rest,
@@ -50,7 +50,7 @@ fn a_stack_that_differs_from_libgccs_walk_is_counted() {
         run.ok().ledger("verified: ").join("\n")
     };
     let line = |stacks: u32| {
-        // The 11 stacks are those of ten launches and a wait.
+        // The 11 stacks are those of ten launches and that of a wait.
         format!(
             "11 stacks captured again, 0 differ from a walk of every frame, {stacks} differ from libgcc's \
              walk"

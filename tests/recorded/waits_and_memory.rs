@@ -1,5 +1,5 @@
-//! Tests activity of the host other than launches. Waits are compared with the times that the program measures, and
-//! amounts of memory are exact to the byte.
+//! Tests what gpuflame records about the host in addition to launches. The durations of waits are compared with the
+//! times that the program measures, and amounts of memory are exact to the byte.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn stacks(done: &Done, file: &str) -> BTreeMap<String, u64> {
     done.folded_file(file).into_iter().map(|(frames, weight)| (frames.join(";"), weight)).collect()
 }
 
-/// Functions of the program that wait, and the CUDA call with which each function waits.
+/// Functions of the program that wait, and the CUDA call with which each of them waits.
 const WAITS: [(&str, &str); 5] = [
     ("for_the_stream", "cudaStreamSynchronize"),
     ("for_the_device", "cudaDeviceSynchronize"),
@@ -51,7 +51,7 @@ fn allocated_and_freed_bytes_are_exact_for_any_freeing_thread() {
     let again = command::gpuflame(&done.folder, ["flamegraph", "out.gfr", "--alloc", "--format", "folded"]);
     assert_eq!(again.ok().stdout, done.file("out.alloc.folded"));
     let found = stacks(&done, "out.alloc.folded");
-    // Each of four threads allocates memory 500 times, in seven sizes in turn, from 100 to 106 bytes.
+    // Each of four threads allocates memory 500 times; the sizes repeat seven values, from 100 to 106 bytes.
     let churned: u64 = 4 * (0..500).map(|i| 100 + i % 7).sum::<u64>();
     let expected = [
         ("churn;grow;cudaMalloc;[Alloc device]", churned),

@@ -1,5 +1,5 @@
-//! Tests recording windows that the program opens and closes. gpuflame is linked, injected, or both. The outputs hold
-//! exactly the launches that the program made inside the windows.
+//! Tests recording windows that the program opens and closes; the gpuflame library is linked, injected, or both. The
+//! outputs contain exactly the launches that the program made while a window was open.
 
 use crate::support::{Done, Run, Way, compile};
 
