@@ -1,5 +1,5 @@
-//! Tests of gpuflame in host applications. Whatever the application does, gpuflame must not harm it, and must count
-//! every loss.
+//! Tests of gpuflame in host applications. Whatever the application does, gpuflame must not harm the application, and
+//! must count every loss of data.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,25 +1,25 @@
-//! Tests another CUPTI client in the same process. The client must get its records, the program must survive, and
-//! gpuflame must report records that it misses.
+//! Tests a process that contains another CUPTI client. The other client must get its records, the program must survive,
+//! and gpuflame must report the records that it misses.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Done, Run, Way, compile};
 
-/// Builds `tests/programs/passing.c` (exit code 7) and two plugins. Each plugin contains the CUPTI client for the
-/// program.
+/// Builds `tests/programs/passing.c` (exit code 7) and two plugins. Each of the two plugins contains the CUPTI client
+/// that the program uses.
 fn passing() -> [PathBuf; 3] {
     let plugin = || compile("tests/programs/passing_client.c", &["-O2", "-shared", "-fPIC"]);
     [compile("tests/programs/passing.c", &["-O2"]), plugin(), plugin()]
 }
 
-/// Returns the GPU time in ns of the stacks with this leaf frame, or `None` if there is no such stack.
+/// Returns the GPU time in ns of the stacks with this leaf frame, or `None` if no stack has it.
 fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
     let folded = done.folded();
     let under = folded.iter().filter(|(frames, _)| frames.last().is_some_and(|frame| frame.starts_with(tip)));
     under.map(|(_, nanos)| *nanos).reduce(|a, b| a + b)
 }
 
-/// The client frees every buffer that it gets, including some buffers of gpuflame.
+/// The other client frees every buffer that it gets, including some buffers of gpuflame.
 #[test]
 fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -42,8 +42,8 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The client reads a CUPTI attribute that gpuflame sets. The client does so before it takes over the records, and
-/// again after gpuflame has noticed the takeover.
+/// The other client reads a CUPTI attribute that gpuflame sets. The other client reads it before it takes over the
+/// records, and again after gpuflame has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -83,9 +83,9 @@ fn two_sharing_clients_each_get_all_records_in_either_order() {
     }
 }
 
-/// A client that uses CUPTI's old interface gets two error codes:
+/// If a client uses CUPTI's old interface, it gets two error codes:
 /// - 39: the client cannot subscribe;
-/// - 14: a process cannot mix CUPTI calls that pass a subscriber with CUPTI calls that do not.
+/// - 14: a process cannot mix CUPTI calls that pass a subscriber with CUPTI calls that pass no subscriber.
 #[test]
 fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -94,7 +94,7 @@ fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     done.assert_exact();
 }
 
-/// The client that came first keeps its records, and a line explains why gpuflame gets no records.
+/// The client that subscribed first keeps its records, and a line on stderr explains why gpuflame gets no records.
 #[test]
 fn an_old_interface_client_that_came_first_keeps_its_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -114,22 +114,22 @@ fn with_an_older_driver_the_second_client_is_refused() {
 }
 
 /// Builds two clients. One client is linked to CUPTI, so the dynamic linker resolves its calls before gpuflame is
-/// loaded. The other client looks up CUPTI's functions later.
+/// loaded. The second client looks up CUPTI's functions later.
 fn clients() -> [PathBuf; 2] {
     let linked = ["-O2", "-DTO_CUPTI", "-Wl,--no-as-needed", "-l:libcupti.so.13"];
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// Asserts that the outputs contain the 50 launches before the client is active and the 70 launches after it is done.
-/// The 40 launches in between may be missing.
+/// Asserts that the outputs contain the 50 launches before the other client is active and the 70 launches after it is
+/// done. The 40 launches between these two groups may be missing.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]after"), Some(afters * 70 * 1000), "{}", done.stderr);
 }
 
-/// The client gets exactly its own records and sees no setting of gpuflame. After the client is done, gpuflame gets the
-/// records again.
+/// The other client gets exactly its own records and sees no setting of gpuflame. When the other client is done,
+/// gpuflame gets the records again.
 #[test]
 fn a_client_gets_all_its_records_and_gpuflame_reclaims_them_afterwards() {
     for program in clients() {
@@ -152,7 +152,7 @@ fn a_client_gets_all_its_records_and_gpuflame_reclaims_them_afterwards() {
     }
 }
 
-/// The thread that opens a recording window does not know that the client is active.
+/// The thread that opens a recording window does not know that the other client is active.
 #[test]
 fn an_opening_window_leaves_the_records_to_an_active_client() {
     let [program, _] = clients();
@@ -162,8 +162,8 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
 }
 
-/// gpuflame cannot intercept calls that a client made before gpuflame was loaded. So gpuflame detects the client by the
-/// record kinds that the client has enabled.
+/// gpuflame cannot intercept calls that a client made before gpuflame was loaded. Therefore gpuflame detects the client
+/// by the record kinds that the client has enabled.
 #[test]
 fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let [program, _] = clients();
@@ -176,13 +176,13 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // At its end, the client disables its record kinds. CUPTI disables a kind for all clients together. gpuflame must
-    // get the later records nevertheless.
+    // When the client ends, it disables its record kinds. CUPTI disables a record kind for all clients together, but
+    // gpuflame must get the later records nevertheless.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
 /// When the client starts again, it does not register its buffer functions again, because it does not know that
-/// gpuflame has registered its own functions in between.
+/// gpuflame has registered other functions in the meantime.
 #[test]
 fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     for program in clients() {
@@ -197,7 +197,7 @@ fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     }
 }
 
-/// CUPTI reports all times on the clock that the client registered. Once the client is done, gpuflame must get times in
+/// CUPTI reports all times on the clock that the client registered. When the client is done, gpuflame must get times in
 /// nanoseconds again.
 #[test]
 fn a_clients_clock_is_removed_when_the_client_is_done() {
@@ -213,7 +213,7 @@ fn a_clients_clock_is_removed_when_the_client_is_done() {
 }
 
 /// Tests four kinds of CUPTI clients:
-/// - A client that flushes late.
+/// - A client that flushes its records late.
 /// - A client with slow buffer functions.
 /// - A client that switches an activity kind on and off before it registers its buffer functions.
 /// - A client that also subscribes to CUPTI's callbacks.
@@ -225,7 +225,7 @@ fn late_slow_and_subscribing_clients_get_all_their_records() {
         let (_, rest) = done.stdout.split_once("zeroed 0; kernels 40 of 40, calls ").expect(&done.stdout);
         assert!(rest.ends_with(", at another time 0\n"), "{how}: {}", done.stdout);
         assert_eq!(done.stdout.starts_with("subscribe 0"), subscribes, "{how}: {}", done.stdout);
-        // A client that flushes late counts as active until it has flushed.
+        // If a client flushes its records late, it counts as active until it has flushed.
         let afters = if how == "late" { "[GPU_Kernel]after" } else { "[GPU_Kernel]" };
         assert!(nanos_under(&done, afters) >= Some(70 * 1000), "{how}\n{}", done.stderr);
         assert_before_and_after(&done, 1);
@@ -258,7 +258,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
         );
         done.assert_exact();
     }
-    // In the last of the four runs, CUPTI and the driver support several subscribers.
+    // In the last of the four runs, CUPTI and the driver support several subscribers at the same time.
     let ways = [
         (&asking, Way::Injected, "13.0"),
         (&linked, Way::Preloaded, "13.0"),
@@ -269,7 +269,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
         // The client gets callbacks for at least 40 launches and a wait. Each launch call and each wait has an enter
-        // and an exit callback.
+        // callback and an exit callback.
         let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
         let calls = calls.split(',').next().unwrap();
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
@@ -285,14 +285,15 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     }
 }
 
-/// Another thread launches all the time, while the client starts, is active and ends. For each launch, gpuflame must
-/// see both the enter and the exit callback, or neither. No kernel may be attributed to the wrong launch.
+/// Another thread launches kernels all the time: while the client starts, while it is active and while it ends. For
+/// each launch, gpuflame must see both callbacks (enter and exit) or neither of them. No kernel may be attributed to
+/// the wrong launch.
 #[test]
 fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {
         for how in ["records", "subscription", "finalize"] {
             let run = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1");
-            // Each launch is slow, so the thread is inside a launch nearly all the time.
+            // Each launch call is slow, so the thread is inside a launch call nearly all the time.
             let done = run.env("GPUSIM_LAUNCH_NS", "100000").ok();
             let (launches, parts) = done.sum("launches");
             let (activities, all) = done.sum("activities");
@@ -323,8 +324,8 @@ fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
     }
 }
 
-/// Even with `GPUFLAME_YIELD=0`, gpuflame detects the client. So the client does not see gpuflame's settings and record
-/// kinds.
+/// Even with `GPUFLAME_YIELD=0`, gpuflame detects the client. Therefore the client does not see gpuflame's settings and
+/// record kinds.
 #[test]
 fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     let [program, _] = clients();
@@ -340,8 +341,8 @@ fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded, but CUPTI still has pointers to the client's functions. If
-/// gpuflame enabled record kinds, flushed or queried timestamps, CUPTI would call these functions.
+/// When a client is done, it may free its state and be unloaded, but CUPTI still has pointers to the client's
+/// functions. CUPTI would call these functions if gpuflame enabled record kinds, flushed or queried timestamps.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();
@@ -370,7 +371,7 @@ fn a_client_that_is_done_is_not_called_again() {
 }
 
 /// The second client enables a record kind before it registers its buffer functions, as CUPTI's samples do. Another
-/// thread launches all the time.
+/// thread launches kernels all the time.
 #[test]
 fn functions_of_an_unloaded_client_are_not_registered_again() {
     let [program, plugin, other] = passing();
@@ -387,7 +388,8 @@ fn functions_of_an_unloaded_client_are_not_registered_again() {
     }
 }
 
-/// While a client registers its clock function, CUPTI calls this function. The function may leave that call by longjmp.
+/// While a client registers its clock function, CUPTI calls this function. The client's clock function may leave that
+/// call by longjmp.
 #[test]
 fn the_end_of_a_client_that_left_a_call_by_longjmp_is_detected() {
     let [program, _] = clients();
@@ -396,7 +398,7 @@ fn the_end_of_a_client_that_left_a_call_by_longjmp_is_detected() {
     assert_before_and_after(&done, 1);
 }
 
-/// The simulated CUPTI aborts if it is finalized during a flush.
+/// The simulated CUPTI aborts the process if it is finalized during a flush.
 #[test]
 fn no_flush_is_in_flight_while_a_client_finalizes_cupti() {
     let [program, _] = clients();

@@ -33,16 +33,16 @@ fn stressed(flags: &[&str]) -> Done {
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()
 }
 
-/// Returns how often the program did each action, keyed by the action's name. The program prints these counts at its
-/// end.
+/// Returns the number of times that the program did each action, keyed by the action's name. The program prints these
+/// counts at its end.
 fn counts(done: &Done) -> BTreeMap<&str, u64> {
     let parts = done.stdout.lines().filter_map(|line| line.split_once(' '));
     parts.map(|(what, count)| (what, count.parse().unwrap())).collect()
 }
 
 /// Returns the call site in a stack, and the name of the launched GPU work in the truth file. The search begins at the
-/// leaf frame, because some stacks do not reach a root: hand-made stacks, and stacks with wrong unwind information.
-/// Only the module of a plugin may be unknown.
+/// leaf frame, because some stacks do not reach a root frame: hand-made stacks, and stacks with wrong unwind
+/// information. The module of a frame may be unknown only if it is a plugin.
 fn site_of(mut frames: Vec<String>, truth: &Truth) -> (String, String) {
     let work = frames.pop().unwrap();
     frames.retain(|frame| frame != "cudaLaunchKernel");

@@ -1,7 +1,8 @@
 //! Tests the checkpoint of a process that dies without running its exit handlers. The checkpoint holds everything
 //! recorded until the last write, and every subcommand of `gpuflame` can read it.
 //!
-//! The program, `tests/programs/ending.c`, launches 1,100 kernels of 1,000 ns, and ends when the test tells it to.
+//! The program, `tests/programs/ending.c`, launches 1,100 kernels of 1,000 ns, and ends when a file or a signal from
+//! the test tells it to.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -27,7 +28,7 @@ fn left(how: &str) -> Run {
     Run::new(program(), Way::Injected).args(["left", how]).env("GPUFLAME_CHECKPOINT", "0.05")
 }
 
-/// Waits until the checkpoint holds all 1,100 launches, then ends the program in the way `how`.
+/// Waits until the checkpoint contains all 1,100 launches, then ends the program in the way `how`.
 fn ends(how: &str) -> Done {
     let mut running = Running::of(left(how));
     running.until(1100);
@@ -50,7 +51,7 @@ fn cli(folder: &Path, args: &[&str]) -> Ran {
     command(folder, args)
 }
 
-/// Asserts that `recover` writes files that hold all launches.
+/// Asserts that `recover` writes files that contain all launches.
 fn assert_recovered(done: &Done, launches: u64) {
     let told = cli(&done.folder, &["recover", FILE]).ok().stderr;
     assert!(told.contains("its process ended without its exit hooks, after "), "{told}");
@@ -95,7 +96,7 @@ fn a_process_that_dies_without_exit_handlers_leaves_all_launches_in_its_checkpoi
 }
 
 /// The default action of some of these signals writes a core dump. If the program has installed its own action for a
-/// signal, gpuflame does not change that action.
+/// signal, gpuflame leaves that action in place.
 #[test]
 fn unhandled_signals_leave_a_complete_checkpoint() {
     let signals = [
@@ -130,8 +131,9 @@ fn an_uncaught_cpp_exception_leaves_a_complete_checkpoint() {
     assert_recovered(&done, 1100);
 }
 
-/// gpuflame reads the names of generated code from the perf map while the process lives, because the code cannot be
-/// named afterwards. If an address has since been reused for another function, it gets no name.
+/// gpuflame reads the names of generated code from the perf map while the process lives, because these names are not
+/// available when the process has ended. If the address of a function has since been reused for another function, the
+/// function gets no name.
 #[test]
 fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     let program = compile("tests/programs/generated.c", &["-O2", "-fomit-frame-pointer"]);
@@ -153,8 +155,8 @@ fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     }
 }
 
-/// gpuflame must not map its output files into memory. If the file server becomes unreachable, access to a mapped page
-/// would raise SIGBUS in the program.
+/// gpuflame must not map its output files into memory, because the file server may become unreachable. In that case,
+/// access to a mapped page would raise SIGBUS in the program.
 #[test]
 fn output_files_are_not_memory_mapped_while_they_are_written() {
     for formats in ["svg", "gfr", "chrome", "cupti-text"] {
@@ -176,8 +178,8 @@ fn moments(folder: &Path) -> Option<(u64, u64)> {
     reader.mark().map(|mark| (mark.began.0, mark.time.0))
 }
 
-/// The first checkpoint is early, because a worker may call `_exit` soon after its first launch. In this test, the
-/// second checkpoint is due only after 1,000 s.
+/// The first checkpoint is written early, because a worker may call `_exit` soon after its first launch. In this test,
+/// the second checkpoint is due only after 1,000 s.
 #[test]
 fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     let is_soon = |_| {
@@ -204,7 +206,7 @@ fn a_process_that_launches_nothing_writes_no_file() {
             let run = run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_ENABLED", window);
             let mut running = Running::of(run);
             running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
-            // The test waits 500 ms, which are ten checkpoint intervals.
+            // The test waits 500 ms, which is the length of ten checkpoint intervals.
             std::thread::sleep(Duration::from_millis(500));
             assert_eq!(names(&running.folder), [""; 0], "{formats}, {how}: while it runs");
             let done = match how {
@@ -279,7 +281,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
 #[test]
 fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
     for how in ["SIGTERM", "exit"] {
-        // The next periodic checkpoint is due only after 1,000 s.
+        // The next periodic checkpoint is due only after 1,000 s, so it does not help.
         let run = Run::new(program(), Way::Injected).args(["left", "exit"]);
         let mut running = Running::of(in_trouble(run.env("GPUFLAME_CHECKPOINT", "1000"), "later"));
         running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
@@ -287,8 +289,8 @@ fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
         running.wait_for(|running| {
             let launched = fs::read(running.folder.join("launched")).unwrap();
-            // The file `launched` has one launch counter per thread. The second counter belongs to the main thread,
-            // which launches 1,000 times.
+            // The file `launched` contains one launch counter per thread. The second counter belongs to the main
+            // thread, which launches 1,000 times.
             let launched = u64::from_ne_bytes(launched[8..16].try_into().unwrap());
             (launched == 1001, format!("{launched} launches"))
         });
@@ -336,12 +338,12 @@ fn recover_keeps_existing_files_and_writes_numbered_ones() {
         ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.set.json", "out.1.svg"];
     assert_eq!(names(&done.folder), [&drawn[..], &["out.gfr", "out.svg"]].concat());
     assert_eq!(launches_in(&done.folder, "out.1.folded"), 1100);
-    // Running `recover` a second time is harmless.
+    // If `recover` runs a second time, this is harmless.
     cli(&done.folder, &["recover", FILE]).ok();
     assert_eq!(launches_in(&done.folder, "out.2.folded"), 1100);
 }
 
-/// The exit of the second run does not overwrite the first run's checkpoint.
+/// When the second run exits, it does not overwrite the first run's checkpoint.
 #[test]
 fn a_run_does_not_overwrite_the_checkpoint_of_an_earlier_killed_run() {
     for how in ["exec", "another run"] {
@@ -370,8 +372,8 @@ fn a_checkpoint_grows_only_by_changes_and_is_closed_when_idle() {
     running.until(1100);
     let path = running.folder.join(FILE);
     let length = |path: &Path| fs::metadata(path).unwrap().len();
-    // The last activity may arrive after the last checkpoint. If the file stays unchanged for six checkpoint intervals,
-    // the test takes it as complete.
+    // The last activity may arrive after the last checkpoint was written. If the checkpoint file stays unchanged for
+    // six checkpoint intervals, the test takes it as complete.
     let (mut before, mut since) = (0, Instant::now());
     running.wait_for(|_| {
         let now = length(&path);
@@ -416,8 +418,8 @@ fn an_oversized_checkpoint_is_rewritten() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // Between two complete rewrites, the checkpoint file may double in size. The limit allows for one more append,
-    // because the test only samples the size.
+    // Between two complete rewrites, the checkpoint file may double in size. The limit on the file's size allows for
+    // one more append, because the test reads the size only from time to time.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -558,8 +560,8 @@ pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     run.env("LD_PRELOAD", library).env("TROUBLE", trouble)
 }
 
-/// Makes a running program hang when it begins to write its outputs. The program must have been started with the
-/// trouble `later`.
+/// Makes a running program hang at the moment when it begins to write its outputs. The program must have been started
+/// with `later` as the trouble.
 pub(crate) fn hold_outputs(running: &Running) {
     fs::write(running.folder.join("wait"), "").unwrap();
 }
@@ -585,8 +587,8 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
     assert_eq!(done.ledger("writing the outputs makes no progress").len(), 1, "{}", done.stderr);
     assert_eq!(done.ledger("wrote "), [""; 0], "{}", done.stderr);
     cli(&done.folder, &["recover", FILE]).ok();
-    // `recover` writes `out.folded`. If the process had already created files under this name before it hung, `recover`
-    // writes `out.1.folded`.
+    // `recover` writes `out.folded`. If the process had already created `out.folded` before it hung, `recover` writes
+    // `out.1.folded`.
     let name = if done.folder.join("out.1.folded").exists() { "out.1.folded" } else { "out.folded" };
     assert_eq!(launches_in(&done.folder, name), 1100);
 }
@@ -594,8 +596,8 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
 #[test]
 fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
     let running = Running::of(in_trouble(left("exit"), "hang"));
-    // The thread that writes checkpoints hangs after 0.1 s. Launches that the program makes later must be collected
-    // nevertheless.
+    // The thread that writes checkpoints hangs 0.1 s after the start. gpuflame must nevertheless collect the launches
+    // that the program makes later.
     std::thread::sleep(Duration::from_millis(500));
     running.tell("more");
     std::thread::sleep(Duration::from_millis(300));
@@ -610,8 +612,8 @@ fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
 #[test]
 fn the_exit_updates_the_checkpoint_only_if_something_changed() {
     for (more, is_same) in [(false, true), (true, false)] {
-        // The checkpoint interval of 2 s gives the test time to read the file. After that, only the exit should write
-        // another checkpoint.
+        // The checkpoint interval of 2 s gives the test time to read the file. After the test has read the file, only
+        // the exit should write another checkpoint.
         let run = in_trouble(left("exit").env("GPUFLAME_CHECKPOINT", "2"), "later");
         let mut running = Running::of(run);
         running.until(1100);
@@ -633,8 +635,8 @@ fn the_exit_updates_the_checkpoint_only_if_something_changed() {
 
 #[test]
 fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
-    // `held` is a part of the temporary name under which a file is written while the program runs. Operations on such
-    // files hang.
+    // While the program runs, a file is written under a temporary name that contains `held`. All operations on files
+    // with such names hang.
     for (format, held) in
         [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
     {
@@ -685,8 +687,8 @@ fn a_file_system_error_is_reported_once_and_earlier_checkpoints_stay_valid() {
     }
 }
 
-/// Runs a program until its recording has 1,100 launches and cannot grow any more, and gpuflame has marked the
-/// recording as incomplete. The program continues to launch.
+/// Runs a program until its recording has 1,100 launches and cannot grow any more, and until gpuflame has marked the
+/// recording as incomplete. The program continues to launch kernels.
 fn until_rows_have_no_room(run: Run) -> Running {
     let mut running = Running::of(in_trouble(run, "full"));
     running.until(1100);
@@ -726,7 +728,8 @@ fn a_truncated_recording_of_an_exited_process_is_reported_as_exited() {
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     let [line] = done.ledger("cannot write ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.contains("out.gfr: No space left on device"), "{line}");
-    // All rows that fit are in the file. No earlier row was removed to make room for a later one.
+    // All rows for which there was room are in the file. gpuflame did not remove an earlier row to make room for a
+    // later row.
     assert_eq!(names(&done.folder), ["out.folded", FILE, "out.set.json"]);
     let launches = done.sum("launches").0;
     assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
@@ -772,8 +775,8 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     assert!(remark.ends_with(&missing), "{remark}\n{}", done.stderr);
 }
 
-/// Runs a program whose disk is full when the program ends. With `more`, the program also launches once the disk is
-/// full. A launch on a full disk cannot be added to the checkpoint.
+/// Runs a program whose disk is full when the program ends. With `more`, the program also launches kernels when the
+/// disk is full. If a launch is made while the disk is full, it cannot be added to the checkpoint.
 fn assert_stays(more: bool, missing: &str) {
     let Some(disk) = Disk::new(512) else { return };
     let run = left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out"));
@@ -821,7 +824,7 @@ fn assert_told_once(trouble: &str, why: &str) {
         running.tell("more");
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
     }
-    // The file of the process does not grow any more, but `info` finds that the process is alive.
+    // The recording of the process does not grow any more, but `gpuflame info` finds that the process is alive.
     let info = cli(&running.folder, &["info", FILE]).ok();
     assert!(info.stderr.contains("its process is still running"), "{}", info.stderr);
     running.tell("go");
@@ -837,8 +840,8 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
-    // On a full disk, existing bytes can still be overwritten. So the checkpoint file itself states that it is
-    // incomplete. After other errors, only the message that the process printed states it.
+    // On a full disk, existing bytes can still be overwritten. Therefore the checkpoint file itself can state that it
+    // is incomplete. After an error other than a full disk, only the message that the process printed states this.
     let said = match trouble {
         "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
         _ => "are missing, unless it printed that checkpoints stop",

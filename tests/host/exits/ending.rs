@@ -1,7 +1,7 @@
 //! However a program ends, gpuflame must write its flame graph, and the program must end as it would without gpuflame.
 //!
-//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns. The program counts in a file how many launches
-//! have returned. The program exits with code 7.
+//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns. The program counts in a file how many launch
+//! calls have returned. The program exits with code 7.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -35,20 +35,20 @@ fn end(done: &Done) -> (Option<i32>, Option<i32>) {
     (done.code, done.signal)
 }
 
-/// Returns for each thread how many of its launches had returned when the process ended.
+/// For each thread, returns how many of its launch calls had returned when the process ended.
 fn launched(done: &Done) -> Vec<u64> {
     let bytes = fs::read(done.folder.join("launched")).unwrap();
     bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Asserts that the ledger's counts add up, and that the files exist and agree with the ledger. Returns the number of
-/// launches.
+/// Asserts that the ledger's counts add up to its totals, and that the output files exist and agree with the ledger.
+/// Returns the number of launches in the ledger.
 fn assert_written(done: &Done) -> u64 {
     let (launches, became) = done.sum("launches");
     let (_, activities) = done.sum("activities");
     let folded = done.folded();
     let nanos: u64 = folded.iter().map(|(_, nanos)| nanos).sum();
-    // A launch that was in flight when the process ended may have no stack.
+    // If a launch was in flight when the process ended, it may have no stack.
     assert_eq!(nanos, 1000 * (activities["matched"] + activities["no_launch_stack"]), "{}", done.stderr);
     let ours = folded.iter().filter(|(frames, _)| frames.contains(&"launch".to_owned()));
     assert_eq!(ours.map(|(_, nanos)| nanos).sum::<u64>(), 1000 * activities["matched"], "{folded:?}");
@@ -94,8 +94,8 @@ fn a_process_whose_main_thread_ended_exits_with_its_last_thread() {
     assert!(!done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
 }
 
-/// During gpuflame's set-up, the program starts a thread that blocks all signals. So this thread looks like a thread of
-/// CUPTI.
+/// During gpuflame's set-up, the program starts a thread that blocks all signals. Therefore this thread looks like a
+/// thread of CUPTI.
 #[test]
 fn a_program_thread_that_outlives_main_sets_the_exit_code() {
     let program = compile("tests/programs/left.c", &["-O2", "-rdynamic"]);
@@ -121,8 +121,8 @@ fn a_hanging_cupti_delays_the_exit_at_most_by_the_limit() {
     assert_eq!(done.ledger("CUPTI did"), [&line["CUPTI did ".len()..]], "{}", done.stderr);
 }
 
-/// Asserts that the signal kills the program, that the program prints nothing more, and that the files hold all earlier
-/// launches.
+/// Asserts that the signal kills the program, that the program prints nothing more, and that the output files contain
+/// all launches that returned before the signal.
 fn assert_dies_of(signal: i32, done: &Done) {
     assert_eq!((end(done), done.stdout.as_str()), ((None, Some(signal)), "ready\n"), "{}", done.stderr);
     let launches = assert_written(done);
@@ -157,9 +157,9 @@ fn a_signal_inside_malloc_leaves_the_files() {
     }
 }
 
-/// gpuflame's threads never use the heap arenas of the C library. So the files are written even if a stopped thread
-/// holds an arena's lock forever. Calls into CUPTI are tested as well, because the simulated CUPTI allocates memory
-/// when it answers a call.
+/// gpuflame's threads never use the heap arenas of the C library. Therefore the files are written even if a stopped
+/// thread holds the lock of a heap arena forever. Calls into CUPTI are tested as well, because the simulated CUPTI
+/// allocates memory when it answers a call.
 #[test]
 fn a_signal_on_a_thread_that_holds_the_heap_lock_leaves_the_files() {
     let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);
@@ -257,13 +257,13 @@ fn child_processes_die_of_their_signals_and_write_nothing() {
     }
 }
 
-/// Returns the numbers of the signals for which the program has a handler, as the kernel lists them.
+/// Returns the numbers of the signals for which the program has a handler, as Linux lists them in `/proc`.
 fn caught(done: &Done) -> Vec<i32> {
     // The C library has handlers for two more signals, with numbers from 32 on.
     set_of_signals(done, "SigCgt:").into_iter().filter(|signal| *signal < 32).collect()
 }
 
-/// Returns the signals in the set `name` that the kernel lists for the program's main thread.
+/// Returns the signals in the set `name` that Linux lists in `/proc` for the program's main thread.
 fn set_of_signals(done: &Done, name: &str) -> Vec<i32> {
     let status = done.file("status");
     let set = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -283,8 +283,8 @@ fn only_default_sighup_sigint_and_sigterm_are_handled() {
     assert_eq!(caught(&ending(&["status", "1"]).env("GPUFLAME_SIGNALS", "0").done()), [0; 0]);
 }
 
-/// The first process of a container survives signals that have their default action. The test needs permission to
-/// create a container.
+/// The first process of a container survives a signal if the signal has its default action. The test needs permission
+/// to create a container.
 #[test]
 fn process_1_of_a_container_gets_no_signal_handlers() {
     let script = "unshare --user --map-root-user --pid --fork --mount-proc $1 status 1";
@@ -303,7 +303,7 @@ fn gpuflame_signals_0_leaves_signals_alone() {
 }
 
 /// Runs the script `shell` with the program's path as `$1`, waits until the program is ready, and sends the signal to
-/// the process group.
+/// the script's process group.
 fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
     let script = Run::new(Path::new("/bin/bash"), Way::Injected).args(["-c", shell, "bash"]).arg(program());
     let (mut command, folder) = script.into_command();
@@ -315,8 +315,8 @@ fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(5));
         }
-        // SAFETY: the process group is that of the child, which has not been waited for. So the group's id is still in
-        // use.
+        // SAFETY: the process group is that of the child process, for which the test has not waited. Therefore the id
+        // of the process group is still in use.
         assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
     }
     Done::from_output(child.wait_with_output().unwrap(), folder)
@@ -333,8 +333,8 @@ fn ctrl_c_ends_the_program_and_its_shell() {
 #[test]
 fn a_program_ended_by_timeout_leaves_the_files() {
     for (signal, code) in [("-s INT", 124), ("-s TERM", 124), ("--preserve-status -s HUP", 129)] {
-        // On SIGALRM, `timeout` acts as if its time were over. `set -m` turns job control on, because background
-        // programs ignore SIGINT otherwise.
+        // On SIGALRM, the command `timeout` acts as if its time were over. `set -m` turns job control on, because
+        // otherwise background programs ignore SIGINT.
         let shell = format!(
             "set -m; timeout {signal} 1000 $1 told 2 >ready & while ! [ -s ready ]; do sleep 0.01; done; \
              kill -ALRM $!; wait $!"

@@ -1,6 +1,6 @@
-//! Tests a program that has its own handlers for SIGINT, SIGTERM and SIGHUP. The program's handlers must be visible and
-//! be called as without gpuflame. If the program restores the default action and sends itself the signal again,
-//! gpuflame first writes the files. Then the signal ends the program.
+//! Tests a program that has its own handlers for SIGINT, SIGTERM and SIGHUP. The program's handlers must be visible to
+//! other code and must be called, as without gpuflame. If the program restores the default action and sends itself the
+//! signal again, gpuflame first writes the files. Then the signal ends the program.
 //!
 //! The program is `tests/programs/handlers.c`, whose kernels take 1,000 ns.
 
@@ -60,8 +60,8 @@ fn a_handler_that_restores_the_previous_action_and_raises_again_leaves_files() {
     }
 }
 
-/// Like uvicorn, the program installs its handler before CUDA starts. So when gpuflame starts, it does not find the
-/// default action for the signal.
+/// Like uvicorn, the program installs its signal handler before CUDA starts. Therefore the signal does not have its
+/// default action when gpuflame starts.
 #[test]
 fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files() {
     for way in WAYS {
@@ -77,8 +77,8 @@ fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files()
     }
 }
 
-/// GNU's linker gives a program without exports an empty symbol hash table. So this table does not tell gpuflame how
-/// many symbols the program imports.
+/// GNU's linker gives a program without exports an empty symbol hash table. Therefore gpuflame cannot find out from
+/// this table how many symbols the program imports.
 #[test]
 fn a_program_without_exports_that_restores_the_default_leaves_files() {
     let program = compile("tests/programs/handlers.c", &["-O1", "-no-pie"]);

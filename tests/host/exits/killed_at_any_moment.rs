@@ -1,9 +1,9 @@
-//! However and whenever a program is ended, its outputs must hold every launch made before the end, under the right
-//! thread and function. The outputs must not hold GPU work that never ran. The reference is the truth file of the
-//! simulated CUDA stack, which gets a line for each piece of work when the work starts.
+//! However and whenever a program is ended, its outputs must contain every launch made before the end, under the right
+//! thread and function. The outputs must not contain GPU work that never ran. The reference is the truth file of the
+//! simulated CUDA stack, to which a line is written when a kernel, copy or fill starts.
 //!
 //! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour. Without the variable,
-//! each test tries ten moments.
+//! each test ends the program at ten different times.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,8 +30,8 @@ fn turns() -> u64 {
     std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
 }
 
-/// Returns how long to wait before the process is ended, which is always below 300 ms. Multiples of the golden ratio
-/// spread these delays evenly.
+/// Returns the time to wait until the process is ended, which is always below 300 ms. The waiting times are multiples
+/// of the golden ratio, so they are spread evenly.
 fn moment(turn: u64, process: u32) -> Duration {
     Duration::from_micros((turn * 618_034 + u64::from(process)) % 1_000_000 * 300 / 1000)
 }
@@ -40,7 +40,7 @@ fn now() -> u64 {
     std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
 }
 
-/// GPU work of a program, keyed by thread id and launching function.
+/// GPU work that a program started, keyed by thread id and launching function.
 type Work = BTreeMap<(u64, String), Count>;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,14 +67,14 @@ fn truth(path: &Path, moment: u64) -> Work {
     work
 }
 
-/// Asserts that folded stacks hold all GPU work in `work` and nothing else. The first frame of each stack is the name
-/// of its thread. The launch that a thread was making when the process ended may be missing.
+/// Asserts that folded stacks contain all GPU work in `work` and nothing else. The first frame of each stack is the
+/// name of its thread. If a thread was making a launch when the process ended, this launch may be missing.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();
     let thread_of = |frames: &[String]| {
         let label = frames[0].strip_prefix("[thread ")?.strip_suffix(']')?;
-        // If several threads share a name, the label ends with the thread's id.
+        // If several threads share a name, the thread's frame ends with the thread's id.
         label.rsplit(' ').next()?.parse().ok().or_else(|| (threads.len() == 1).then(|| threads[0]))
     };
     let mut found: BTreeMap<(u64, String), u64> = BTreeMap::new();
@@ -92,7 +92,8 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
         let site = site.unwrap_or_else(|| panic!("no thread launched {frames:?}: {work:?}"));
         *found.entry(site.clone()).or_default() += pieces;
     }
-    // The slack covers two launches per thread: one in flight, and one whose activities CUPTI has not delivered.
+    // The expected counts may differ by two launches per thread: one that is in flight, and one whose activities CUPTI
+    // has not delivered.
     let slack = 2 * NODES;
     assert!(without_stack <= slack * threads.len() as u64, "{stacks:?}");
     for (site, Count { before, all }) in work {
@@ -101,9 +102,9 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     }
 }
 
-/// Reads the file of a process that was killed at `ended`. Returns the time of the last checkpoint mark, and the stacks
-/// with counts. Asserts that the mark is at most as old as the file states, plus the time that a busy machine takes to
-/// write it.
+/// Reads the file of a process that was killed at `ended`. Returns the time of the last checkpoint mark in the file,
+/// and the stacks with their counts. Asserts that the checkpoint mark is not older than the file states, plus the time
+/// that a busy machine takes to write a checkpoint.
 fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
     let mut reader = gpuflame_model::record::Reader::new(file).unwrap();
@@ -134,7 +135,7 @@ fn told(run: Run) -> Run {
     run.env("GPUFLAME_ROOT", "thread").env("GPUSIM_TRUTH", "started:truth-%p.jsonl")
 }
 
-/// Runs a C program that launches without a pause, and ends it after a delay.
+/// Runs a C program that launches kernels without a pause, and ends the program after a delay.
 fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
     let run = told(Run::new(program(), Way::Injected).args(args.iter().copied()));
     let mut running = Running::of(run.env("GPUSIM_LAUNCH_NS", launch_ns));
@@ -155,7 +156,7 @@ fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
         assert_eq!(became["dropped"], 0, "{}", done.stderr);
         assert_all_is_there(&done.folded(), &truth(&truth_file, before));
     }
-    // The folder is removed because the truth file has 10 MB or more.
+    // The folder is removed afterwards, because the truth file in it has 10 MB or more.
     fs::remove_dir_all(&done.folder).unwrap();
 }
 
@@ -192,8 +193,8 @@ fn workers(way: Way) -> Option<Run> {
     Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
 }
 
-/// Sends the signal to each worker, at a different time. Returns for each worker its process id, the time of the
-/// signal, and how long the worker had waited for a processor.
+/// Sends the signal to each worker process, at a different time for each worker. For each worker process, returns its
+/// id, the time of the signal, and how long the worker had waited for a processor.
 fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64, u64)>) {
     let workers = |running: &Running| -> Vec<u32> {
         let names = fs::read_dir(&running.folder).unwrap();
@@ -227,7 +228,7 @@ fn python_workers_killed_at_any_moment_lose_no_completed_launch() {
             assert_eq!((done.code, &done.stdout), (without.code, &without.stdout), "{}", done.stderr);
             for (worker, before, starved) in workers {
                 let left = format!("out-{worker}.gfr");
-                // Python handles SIGINT itself, and Python's workers end by `_exit`.
+                // The interpreter handles SIGINT itself, and Python's worker processes end by `_exit`.
                 let (moment, stacks) = match signal == libc::SIGKILL {
                     true => recovered(&done.folder, &left, before - starved),
                     false => (before, done.folded_file(&format!("out-{worker}.folded"))),

@@ -30,7 +30,7 @@ fn run(python: &Path, way: Way, how: &str) -> Run {
     run.env("GPUSIM_TRUTH", "started:truth.jsonl").env("GPUFLAME_UNIT", "ns")
 }
 
-/// Waits until the program is ready and `files` exist, then interrupts the program.
+/// Waits until the program is ready and the given `files` exist, then interrupts the program.
 fn interrupted(run: Run, files: &[&str]) -> Done {
     let mut running = Running::of(run);
     running.wait_for(|running| {
@@ -40,8 +40,8 @@ fn interrupted(run: Run, files: &[&str]) -> Done {
     running.signalled(libc::SIGINT)
 }
 
-/// Asserts that the files hold exactly the GPU work that ran, to the nanosecond, and that the final sums have replaced
-/// the checkpoint. Returns the number of kernels.
+/// Asserts that the output files contain exactly the GPU work that ran, to the nanosecond, and that the final sums have
+/// replaced the checkpoint. Returns the number of kernels in these files.
 fn assert_written(done: &Done) -> u64 {
     let ran = done.file("truth.jsonl").lines().count() as u64;
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
@@ -54,7 +54,7 @@ fn assert_written(done: &Done) -> u64 {
     ran
 }
 
-/// Returns the lines on stderr that gpuflame did not print.
+/// Returns those lines on stderr that the program itself printed, not gpuflame.
 fn own_words(done: &Done) -> Vec<&str> {
     done.stderr.lines().filter(|line| !line.starts_with("gpuflame: ")).collect()
 }
@@ -74,7 +74,7 @@ fn an_uncaught_interrupt_leaves_the_files_and_kills_python() {
             let done = interrupted(run(&python, Way::Injected, how), &[]);
             assert_ends_as_without_us(&done, &without);
             assert_eq!(assert_written(&done), LAUNCHES, "{python:?}");
-            // The program runs a second time, and is interrupted once a checkpoint is on disk.
+            // The program runs a second time, and is interrupted when a checkpoint is on disk.
             let kept = run(&python, Way::Injected, how).env("GPUFLAME_CHECKPOINT", "0.05");
             let done = interrupted(kept, &[FILE]);
             assert_ends_as_without_us(&done, &without);
@@ -117,8 +117,8 @@ fn a_forked_python_child_exits_even_if_the_loader_lock_was_held() {
     }
 }
 
-/// While gpuflame writes its files, Python has already restored the default action of the signal. So a second signal
-/// would kill the process before all files are written.
+/// When gpuflame writes its files, Python has already restored the default action of the signal. Therefore a second
+/// signal would kill the process before gpuflame has written all files.
 #[test]
 fn a_second_interrupt_while_files_are_written_loses_nothing() {
     for python in all() {
@@ -135,8 +135,8 @@ fn a_second_interrupt_while_files_are_written_loses_nothing() {
     }
 }
 
-/// The second signal arrives while Python still handles the first signal, or at Python's end, after the default action
-/// was restored.
+/// The second signal arrives at one of two times: while Python still handles the first signal, or at Python's end,
+/// after it has restored the default action.
 #[test]
 fn two_quick_interrupts_leave_the_files() {
     let pythons = all();

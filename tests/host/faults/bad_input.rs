@@ -1,8 +1,9 @@
-//! Bad input (a machine without CUPTI, a full disk, nonsensical records) never changes how the application ends. The
-//! program returns its own exit code, one line names the problem, and files on disk are complete.
+//! Bad conditions and bad input (a machine without CUPTI, a full disk, nonsensical records) never change how the
+//! application ends. The program returns its own exit code, one line on stderr names the problem, and files on disk are
+//! complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 kernels of 301 ns
-//! alternately, and a fill after every tenth kernel.
+//! The program, `tests/programs/odd.c`, returns 7. The program alternately launches 50 kernels of 1,200 ns and 50
+//! kernels of 301 ns, and a fill after every tenth kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -43,7 +44,7 @@ fn with_faults(faults: &str) -> Done {
     run("plain", &[("GPUSIM_FAULTS", faults)])
 }
 
-/// Returns the names of the files in `folder`, without the truth file.
+/// Returns the names of the files in `folder`, except the truth file.
 fn files(folder: &Path) -> Vec<String> {
     let listing = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = listing.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
@@ -56,8 +57,8 @@ fn assert_no_remains(folder: &Path) {
     assert!(!files(folder).iter().any(|name| name.contains(".part")), "{:?}", files(folder));
 }
 
-/// Asserts that the program continued, and that one line from gpuflame explains why there are no outputs. The line
-/// contains all of `parts`.
+/// Asserts that the program continued, and that one line from gpuflame explains why there are no outputs. This line
+/// contains all texts in `parts`.
 fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let lines = done.ledger("");
@@ -106,7 +107,7 @@ fn assert_whole(done: &Done, adds: u64, muls: u64) {
     assert_parts(done, "launches", 110, &[("matched", 110)]);
 }
 
-// These tests are about conditions that keep gpuflame from recording.
+// The tests below are about conditions in which gpuflame cannot record.
 
 #[test]
 fn a_missing_cupti_is_reported_with_the_name_searched_and_the_install_command() {
@@ -154,8 +155,8 @@ fn a_missing_gpu_is_reported() {
 
 #[test]
 fn a_driver_older_than_cupti_is_reported_with_its_version() {
-    // With this old driver, the CUDA runtime fails before it loads gpuflame. So the program calls the driver's own
-    // interface, which loads gpuflame.
+    // With this old driver, the CUDA runtime fails before it loads gpuflame. Therefore the program calls the driver's
+    // own interface, which loads gpuflame.
     let folder = stage("old-driver", &["libcupti.so.13"]);
     let cupti = folder.join("libcupti.so.13");
     let done = odd("driver").env("GPUSIM_DRIVER", "12020").with_libraries(&folder).done();
@@ -210,7 +211,7 @@ fn outputs_opened_before_a_refused_start_are_removed() {
     assert_refused(&done, &["another tool"]);
 }
 
-// These tests are about settings.
+// The tests below are about settings.
 
 #[test]
 fn file_mode_sets_the_permissions_and_modes_without_owner_write_are_rejected() {
@@ -275,9 +276,9 @@ fn the_unit_may_be_microseconds_or_a_count() {
     assert_eq!(by_leaf(&done), expected.map(|(leaf, count)| (leaf.to_owned(), count)).into());
 }
 
-// These tests are about paths of output files.
+// The tests below are about paths of output files.
 
-/// Returns the lines on stderr about failed writes. All other lines on stderr are the ledger.
+/// Returns the lines on stderr about failed writes. All other lines on stderr belong to the ledger.
 fn refusals(done: &Done) -> Vec<&str> {
     done.ledger("cannot write ")
 }
@@ -310,7 +311,7 @@ fn streamed_outputs_share_the_line_about_an_unwritable_path() {
 /// Names of the files that are written by default.
 const WRITTEN: [&str; 7] =
     ["out.csv", "out.folded", "out.gfr", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
-/// Names of the files that are written by default if the names without a number are already taken.
+/// Names of the files that are written by default if files with the names in the list above already exist.
 const NUMBERED: [&str; 7] = [
     "out.1.csv",
     "out.1.folded",
@@ -334,7 +335,7 @@ fn an_existing_file_is_kept_and_the_ledger_names_the_numbered_one() {
     assert_eq!(done.ledger("wrote ").len(), 6);
 }
 
-/// Paths are byte strings. So gpuflame neither replaces nor drops bytes that are not UTF-8.
+/// Paths are byte strings. Therefore gpuflame neither replaces nor drops bytes that are not UTF-8.
 #[test]
 fn non_utf8_folders_and_prefixes_get_the_files() {
     let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
@@ -383,7 +384,7 @@ fn all_path_settings_accept_non_utf8_bytes() {
     let run = run.env("GPUFLAME_FLAG", named(b"f\xe9")).env("CUPTI_TRACE_OUTPUT_FILE", named(b"t\xe9"));
     let done = run.done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
-    // The flag file does not exist, so no window opens.
+    // The flag file, whose existence opens a window, does not exist, so no window opens.
     assert_parts(&done, "launches", 110, &[("outside", 110)]);
     assert_eq!(fs::read_dir(&report).unwrap().count(), 1, "{}", done.stderr);
     assert!(named(b"t\xe9").exists(), "{}", done.stderr);
@@ -420,8 +421,8 @@ fn processes_that_exit_together_write_to_different_names() {
     assert_eq!(files(&folder).len(), 7 * runs, "{:?}", files(&folder));
 }
 
-/// A mounted file system of `kib` KiB, unmounted on drop. If this machine cannot mount a file system, `new` prints a
-/// sentence and returns `None`.
+/// A mounted file system with a size of `kib` KiB, unmounted on drop. If this machine cannot mount a file system, `new`
+/// prints a sentence and returns `None`.
 pub(crate) struct Disk(pub(crate) PathBuf);
 
 impl Disk {
@@ -500,9 +501,9 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
     assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
 }
 
-// These tests are about wrong launches and records. Every tenth launch is a short kernel, and so is every eleventh
-// kernel or fill. The fault "every=20" hits five kernels or fills. The last of the five is a long kernel, and the other
-// four are short.
+// The tests below are about wrong launches and records. Every tenth launch is a short kernel, and every eleventh kernel
+// or fill is a short kernel, too. The fault "every=20" hits five kernels or fills. The last of the five is a long
+// kernel, and the other four are short.
 
 #[test]
 fn launches_that_fail_are_counted() {
@@ -532,8 +533,8 @@ fn records_with_zero_or_reversed_times_are_counted_without_weight() {
     }
 }
 
-/// Some records have times in 1970 or in the next year, or last a hundred years. The durations in such records count
-/// neither as busy nor as idle GPU time.
+/// Some records have times in 1970 or in the next year, or last a hundred years. The durations in such records count as
+/// neither busy nor idle GPU time.
 #[test]
 fn records_with_impossible_times_are_counted_without_weight() {
     for fault in ["epoch", "next_year", "endless"] {
@@ -550,7 +551,7 @@ fn records_with_impossible_times_are_counted_without_weight() {
 
 const HOUR: u64 = 3_600_000_000_000;
 
-/// If the clock jumps, no window becomes longer, neither in the files of the process nor in files made from its
+/// If the clock jumps, this makes no window longer, neither in the files of the process nor in files made from its
 /// recording.
 #[test]
 fn a_clock_jump_of_an_hour_is_reported_and_extends_no_window() {
@@ -710,8 +711,8 @@ fn a_kind_refused_by_cupti_is_reported_and_its_launches_are_pending() {
 
 #[test]
 fn records_delivered_before_a_fatal_cupti_error_are_kept() {
-    // After its fatal error CUPTI neither delivers buffers nor makes callbacks. The 100,000th kernel or fill is the
-    // first one that gpuflame does not see.
+    // After CUPTI has reported a fatal error, it neither delivers buffers nor makes callbacks. gpuflame sees all
+    // kernels and fills before the 100,000th one.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
     assert_eq!(done.code, CODE);
     assert_eq!(done.ledger("CUPTI failed").len(), 1, "{}", done.stderr);
@@ -721,8 +722,8 @@ fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     assert!(parts["matched"] > 0);
     let matched = parts["matched"];
     assert_parts(&done, "activities", matched, &[("matched", matched)]);
-    // A buffer that CUPTI delivered but gpuflame had not read when the fatal error occurred cannot be read any more.
-    // The buffer's activities count as unreadable.
+    // If CUPTI had delivered a buffer that gpuflame had not read when the fatal error occurred, the buffer cannot be
+    // read any more. The activities in this buffer count as unreadable.
     if matched < truth.count("delivered") {
         assert!(lost(&done, "activities_unreadable") > 0, "{}", done.stderr);
     } else {
@@ -772,7 +773,7 @@ fn kernel_names_cannot_break_the_folded_file() {
     assert_eq!(names, ["# lost 31_d300", "two lines 99  _d200", "evil;main;fake 12_d100"]);
 }
 
-// These tests are about ways in which a program ends.
+// The tests below are about ways in which a program ends.
 
 #[test]
 fn a_program_that_does_not_use_cuda_leaves_no_trace() {
@@ -821,7 +822,7 @@ fn activities_before_a_device_reset_are_recorded() {
     run("reset", &[]).assert_exact();
 }
 
-/// A thread of gpuflame hangs in a call to CUPTI. gpuflame waits for this thread only once.
+/// A thread of gpuflame hangs in a call to CUPTI; gpuflame waits for this thread only once.
 #[test]
 fn a_hanging_cupti_delays_device_resets_only_once() {
     let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");

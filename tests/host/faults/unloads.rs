@@ -1,4 +1,5 @@
-//! A program that unloads CUDA's libraries while it is recorded survives, and all its launches are in the outputs.
+//! If a program unloads CUDA's libraries while it is recorded, the program survives, and all its launches are in the
+//! outputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ const RUNTIME: &str = "libcudart.so.13";
 const CUPTI: &str = "libcupti.so.13";
 
 /// Creates a simulated CUDA stack whose runtime and CUPTI are unloaded when their last handle is closed, as NVIDIA's
-/// are. In other tests, the libraries are marked as not unloadable.
+/// libraries are. In other tests, these libraries are marked as not unloadable.
 fn unloadable() -> PathBuf {
     let folder = stage("unloadable", &[CUPTI]);
     for name in [RUNTIME, CUPTI] {
@@ -18,15 +19,15 @@ fn unloadable() -> PathBuf {
         let entry = dynamic_entry(&library, 0x6fff_fffb).expect("the library has DT_FLAGS_1");
         assert_ne!(library[entry] & 8, 0, "DF_1_NODELETE");
         library[entry] &= !8;
-        // The file is a link to the library that all tests share. The test removes the link first, so that the shared
-        // library stays unchanged.
+        // The library file in this folder is a link to the library that all tests share. The test removes the link
+        // before it changes the file, so that the shared library stays unchanged.
         fs::remove_file(&path).unwrap();
         fs::write(&path, library).unwrap();
     }
     folder
 }
 
-/// Returns where in the file of a library the value of its dynamic entry with this tag is.
+/// Returns the offset in a library's file at which the value of the dynamic entry with this tag is.
 fn dynamic_entry(library: &[u8], tag: u64) -> Option<usize> {
     const DYNAMIC: u64 = 2;
     let word = |at: usize, bytes: usize| {
@@ -45,8 +46,8 @@ fn run(program: &Path, libraries: &Path, way: Way, rounds: u32) -> Done {
     run.args([RUNTIME, CUPTI]).env("GPUFLAME_FORMATS", "folded,activities,gfr").ok()
 }
 
-/// Unloading the CUDA runtime removes code that was on stacks and that made CUPTI's callbacks. gpuflame also holds a
-/// handle of CUPTI, so CUPTI stays loaded.
+/// If a program unloads the CUDA runtime, this removes code that was on stacks and that made CUPTI's callbacks.
+/// gpuflame also holds a handle of CUPTI, so CUPTI stays loaded.
 #[test]
 fn unloading_the_runtime_and_cupti_repeatedly_keeps_the_sums_exact() {
     const ROUNDS: u32 = 50;

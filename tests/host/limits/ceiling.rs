@@ -1,6 +1,6 @@
-//! Programs with far more stacks, kernels and threads than fit into memory. gpuflame stays below the memory ceiling
-//! that the user has set. The sums equal those of the truth file to the nanosecond, and the flame graph still shows the
-//! stacks with the most GPU time.
+//! Tests programs with far more stacks, kernels and threads than fit into memory: gpuflame stays below the memory
+//! ceiling that the user has set. The sums equal those of the truth file to the nanosecond, and the flame graph still
+//! shows the stacks that have the most GPU time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::support::{Done, Run, Way, compile, plugin, skip};
 const CEILING_MIB: f64 = 24.0;
 /// Number of launches that each of the functions `before` and `after` makes.
 const PLANTED: u64 = 1000;
-/// Number of new stacks, kernels or threads after which the program launches `between` once.
+/// After this number of new stacks, kernels or threads, the program launches `between` once.
 const BETWEEN: u64 = 64;
 
 fn program() -> &'static Path {
@@ -50,7 +50,7 @@ fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) 
 /// sums are right, and the planted launches (`before`, `between`, `after`) have exactly their GPU time. Returns the GPU
 /// time for each call site and leaf frame.
 fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), u64> {
-    // The function `second` makes one launch more than each of the other planted functions.
+    // The function `second` makes one launch more than each of the functions `before`, `between` and `after`.
     let all = count + count / BETWEEN + 3 * PLANTED + 1;
     eprintln!("{:.1} MiB at most; {}", most_held(done), done.stderr);
     assert!(most_held(done) <= CEILING_MIB, "{}", done.stderr);
@@ -65,7 +65,8 @@ fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), 
         let key = (format!("main;{site}"), format!("[GPU_Kernel]{kernel}"));
         assert_eq!(found.get(&key), Some(&nanos), "{key:?}\n{}", done.stderr);
     }
-    // gpuflame may forget the launch that `second` made before the flood of stacks, but not those after it.
+    // gpuflame may forget the launch that `second` made before the flood of new stacks, but not the launches that it
+    // made after the flood.
     let second = ("other_thread;second".to_owned(), "[GPU_Kernel]second_d51".to_owned());
     let nanos = found.get(&second).copied().unwrap_or(0);
     assert!((PLANTED * 51..=(PLANTED + 1) * 51).contains(&nanos), "{nanos}\n{}", done.stderr);
@@ -88,11 +89,11 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
     assert_between(&found, "flood_stacks", count);
     let others = ("[other stacks]".to_owned(), "[GPU_Kernel]junk_d101".to_owned());
     let shown = found.iter().filter(|((_, leaf), _)| *leaf == others.1).count() as u64;
-    // The folded file has one line per stack that is still listed separately, and one line for all other stacks.
+    // The folded file has one line for each stack that is still listed separately, and one line for all other stacks.
     assert!(shown > 1000, "{shown} lines");
     assert_eq!(found[&others], (count + 1 - shown) * 101);
-    // gpuflame may have forgotten the other thread's stack before that thread launched again. Then a part of the
-    // stack's time is under `[other stacks]`.
+    // gpuflame may have forgotten the stack of the other thread before that thread launched again. In that case a part
+    // of the stack's time is under `[other stacks]`.
     let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
     let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
     let line = done.ledger("merged:")[0];
@@ -128,7 +129,7 @@ fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
         while !matches!(reader.next_row(), Ok(None)) {}
         let now = UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let mark = reader.mark().unwrap();
-        // The time that gpuflame's threads waited for a processor does not count, because they could not write during
+        // If gpuflame's threads waited for a processor, this time does not count, because they could not write during
         // that time.
         let missing_ms = now.saturating_sub(mark.time.0 + starved_for(running.process())) / 1_000_000;
         let said = u64::from(mark.interval_ms);
@@ -141,11 +142,11 @@ fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     running.signalled(libc::SIGKILL);
 }
 
-/// A control group below that of this process. The group is removed on drop.
+/// A control group inside the control group of this process. On drop, the control group is removed.
 struct Group(PathBuf);
 
 impl Group {
-    /// Creates a control group that is limited to `bytes` of memory. If this machine does not allow it, prints a
+    /// Creates a control group that is limited to `bytes` of memory. If this machine does not allow this, prints a
     /// sentence and returns `None`.
     fn new(bytes: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -156,8 +157,8 @@ impl Group {
                 "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                 _ => return None,
             };
-            // In a container, the path of the control group is often the path on the host, while only the root of the
-            // hierarchy is mounted.
+            // In a container, the listed path of the control group is often its path on the host, but only the root of
+            // the hierarchy is mounted.
             let around = [Path::new(root).join(path.trim_start_matches('/')), root.into()];
             Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
         });
@@ -187,7 +188,7 @@ impl Drop for Group {
     }
 }
 
-/// The kernel kills a process that exceeds the memory limit of its control group.
+/// Linux kills a process that exceeds the memory limit of its control group.
 #[test]
 fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     let Some(group) = Group::new(96 << 20) else { return };
@@ -195,7 +196,7 @@ fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(program());
     let done = run.args(["stacks", &count.to_string()]).env("FLOOD_MIB", "20").ok();
-    // Reads the peak memory usage of the control group. Not every kernel has such a file.
+    // Reads the peak memory usage of the control group. Not every version of Linux has such a file.
     let most =
         ["memory.max_usage_in_bytes", "memory.peak"].map(|name| fs::read_to_string(group.0.join(name)).ok());
     let most: u64 = most.into_iter().flatten().next().map_or(20 << 20, |text| text.trim().parse().unwrap());
@@ -265,13 +266,13 @@ fn assert_many_unloads(count: u64) {
     assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     assert!(done.ledger("merged:").is_empty(), "{}", done.stderr);
-    // 500 of the 507 stacks are from the calls of the plugin. The other seven of the 507 stacks are those of `before`,
-    // `between`, `after`, `second` (called from two places), a free and a wait.
+    // 500 of the 507 stacks are from the calls that the program makes to the plugin. The other seven of the 507 stacks
+    // are those of `before`, `between`, `after`, `second` (called from two places), a free and a wait.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 
-/// gpuflame needs 384 KiB per launching thread, so the ceiling leaves room for 64 such threads at the same time. The
-/// kernel kills a process that exceeds the memory limit of its control group.
+/// gpuflame needs 384 KiB per launching thread, so the ceiling leaves room for 64 such threads at the same time. Linux
+/// kills a process that exceeds the memory limit of its control group.
 #[test]
 fn launches_of_more_threads_than_fit_below_the_ceiling_are_counted() {
     let program = compile("tests/programs/threads.c", &["-O2"]);
@@ -282,7 +283,7 @@ fn launches_of_more_threads_than_fit_below_the_ceiling_are_counted() {
     let done = run.args(["2000", "2"]).env("GPUFLAME_MAX_MEM", "24M").ok();
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, done.truth().count("count")), (8000, 8000), "{}", done.stderr);
-    // All threads of a round make their first launch before any of these threads ends.
+    // All threads of a round make their first launch before the first of these threads ends.
     assert!(parts["dropped"] >= 2 * (2000 - 64), "{}", done.stderr);
     assert!(parts["dropped"] < launches && most_held(&done) < 4.0 * CEILING_MIB, "{}", done.stderr);
 }
@@ -299,8 +300,8 @@ fn threads_above_the_memory_ceiling_share_one_root() {
     let others: Vec<_> = others.collect();
     let [(frames, nanos)] = others[..] else { panic!("{others:?}") };
     assert_eq!(frames[1..], ["[other stacks]", "cudaLaunchKernel", "[GPU_Kernel]junk_d101"]);
-    // Two threads may have the same id, because the kernel may reuse ids. If the name of a thread was dropped to save
-    // memory, the root frame shows its id.
+    // Two threads may have had the same id, because Linux may reuse thread ids. If the name of a thread was dropped to
+    // save memory, the root frame shows the thread's id.
     let single = folded.iter().filter(|(frames, _)| frames[0].starts_with("[thread ") && is_junk(frames));
     let (count, single) = single.fold((0, 0), |(count, sum), (_, nanos)| (count + 1, sum + nanos));
     assert!(count > 100, "{count}");
@@ -319,7 +320,8 @@ fn stacks_below_the_memory_ceiling_are_all_listed_separately() {
     assert!(small.lines().count() > 2000 && !small.contains("[other"));
 }
 
-/// Runs the `gpuflame` command with `args` on the recording, under this memory ceiling, and returns the output.
+/// Runs the `gpuflame` command with `args` on the recording, under this memory ceiling, and returns the command's
+/// output.
 fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     command.args(args).arg("out.gfr").current_dir(&done.folder).env("GPUFLAME_MAX_MEM", ceiling);

@@ -1,4 +1,4 @@
-//! Whatever a host application does to its descriptors and files, gpuflame does not interfere with the application's
+//! Whatever an application does to its descriptors and files, gpuflame does not interfere with the application's
 //! descriptors, files, stderr or exit status.
 
 use std::fs::{self, File};
@@ -22,17 +22,17 @@ fn run(mode: &str) -> Done {
     prepare(mode).ok()
 }
 
-/// Asserts that the host's own files contain only what the host wrote.
+/// Asserts that the application's own files contain only what the application wrote.
 fn assert_its_own(done: &Done, files: usize) {
     for number in 0..files {
         assert_eq!(done.file(&format!("mine{number}")), "mine\n", "mine{number}");
     }
 }
 
-/// Asserts that the recording and the table are complete, whatever the host did to its descriptors.
+/// Asserts that the recording and the table are complete, whatever the application did to its descriptors.
 fn assert_all_written(done: &Done, launches: u64) {
     let folded = done.file("out.folded");
-    // The compiler has inlined the function for the mode, which would be the frame between `main` and `work`.
+    // The compiler has inlined the function for the mode, whose frame would be between `main` and `work`.
     let values =
         folded.lines().map(|line| match line.split_once(";work;cudaLaunchKernel;[GPU_Kernel]step_d1000 ") {
             Some((outer, nanos)) if outer.starts_with("main") => nanos.parse::<u64>().unwrap(),
@@ -96,8 +96,8 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
     Done::from_output(output, folder)
 }
 
-/// Starts the program in each possible way with a regular file as descriptor 2, and checks whether that file gets the
-/// ledger.
+/// Starts the program in each possible way with a regular file as descriptor 2, and checks whether the ledger is
+/// written to that file.
 #[test]
 fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     let shipped = crate::processes::preload::shipped().join("libgpuflame-preload.so");
@@ -127,13 +127,14 @@ fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     assert_in_ledger_file(&done);
 }
 
-/// Returns device and inode of a file in the format in which `gpuflame run` passes them to the program.
+/// Returns the device number and the inode number of a file in the format in which `gpuflame run` passes them to the
+/// program.
 fn identity(file: &File) -> String {
     let facts = file.metadata().unwrap();
     format!("{:x}:{:x}", facts.dev(), facts.ino())
 }
 
-/// The program runs as under pytest. While CUDA starts, descriptor 2 is a temporary file.
+/// The program runs in the same way as a program under pytest. While CUDA starts, descriptor 2 is a temporary file.
 #[test]
 fn messages_held_during_the_run_appear_at_exit_or_in_the_ledger_file() {
     let run = || prepare("captured").env("GPUFLAME_NO_SUCH_SETTING", "1");
@@ -165,8 +166,8 @@ fn a_refused_start_is_reported_in_the_ledger_file_if_stderr_is_unusable() {
 fn the_ledger_starts_on_a_new_line_after_unfinished_output() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
-    // gpuflame cannot check whether the last line in a pipe is complete. So gpuflame prints a heading before its
-    // messages.
+    // gpuflame cannot check whether the text that is already in a pipe ends with a complete line. Therefore gpuflame
+    // prints a heading before its messages.
     assert!(done.stderr.starts_with("half a linegpuflame: results of process "), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("\n{begins}")), "{}", done.stderr);
     for (before, expected) in [("", ""), ("a line\n", "a line\n"), ("half a line", "half a line\n")] {
@@ -206,22 +207,22 @@ fn closed_descriptors_0_1_and_2_are_not_reused() {
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
 }
 
-/// If the exit hangs, a signal ends the program and the test fails.
+/// If the program hangs at its exit, a signal ends it and the test fails.
 #[test]
 fn a_full_unread_stderr_pipe_does_not_hang_the_exit() {
     let done = run("full");
     assert_all_written(&done, 1_000);
 }
 
-/// Once gpuflame has written the ledger, the program checks the flags of its stderr. The program fails if gpuflame has
-/// cleared a flag.
+/// When gpuflame has written the ledger, the program checks the flags of its stderr. The program fails if gpuflame has
+/// cleared one of these flags.
 #[test]
 fn a_nonblocking_stderr_gets_the_complete_ledger_and_keeps_its_flags() {
     let done = run("nonblocking");
     assert_whole_ledger(&fs::read_to_string(done.folder.join("read")).unwrap());
 }
 
-/// Asserts that the pipe contains its earlier content, followed by the complete ledger.
+/// Asserts that the pipe contains its earlier content, and after that the complete ledger.
 fn assert_whole_ledger(read: &str) {
     let ledger = read.trim_start_matches("filling\n");
     let line =
@@ -233,13 +234,13 @@ fn assert_whole_ledger(read: &str) {
     assert!(ledger.ends_with('\n'), "{read}");
 }
 
-/// Creates a pipe of two pages, neither of which is empty, with 4,000 bytes free. Returns its read end, its write end,
-/// and the number of bytes in it.
+/// Creates a pipe of two pages, neither of which is empty, with 4,000 bytes free. Returns the read end of the pipe, the
+/// write end, and the number of bytes in the pipe.
 fn nearly_full_pipe() -> (File, File, usize) {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two numbers that pipe2 writes.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: pipe2 has just created both descriptors, and nothing else owns them.
+    // SAFETY: pipe2 has just created both descriptors, and no other code owns them.
     let [from, mut to] = ends.map(|end| unsafe { File::from_raw_fd(end) });
     // SAFETY: this fcntl command takes two integers and writes no memory.
     assert_eq!(unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, 8192) }, 8192);
@@ -248,7 +249,7 @@ fn nearly_full_pipe() -> (File, File, usize) {
     (from, to, filling.len())
 }
 
-/// Reads the pipe in small steps until it is empty and no process can write to it.
+/// Reads the pipe in small steps until it is empty and no process has its write end open.
 fn read_slowly(mut from: &File, child: &mut Child) -> String {
     let mut text = Vec::new();
     let mut part = [0; 128];
@@ -272,8 +273,9 @@ fn held(pipe: &File) -> usize {
     bytes as usize
 }
 
-/// Polls the flags of the pipe until `is_over` is set. Returns how often it polled, and whether O_NONBLOCK was ever
-/// set. The program uses the same open file description, so changes that the program makes are visible here.
+/// Polls the flags of the pipe until `is_over` is set. Returns the number of polls, and whether O_NONBLOCK was ever
+/// set. The program uses the same open file description as this test, so the test sees the flags that the program
+/// changes.
 fn watch_flags(pipe: &File, is_over: &AtomicBool) -> (u64, bool) {
     let (mut looks, mut was_changed) = (0, false);
     while !is_over.load(Ordering::Relaxed) || looks <= 1000 {

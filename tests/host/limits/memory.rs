@@ -1,6 +1,6 @@
 //! Memory that gpuflame holds depends on the number of distinct stacks, not on the number of launches. The tests
-//! measure this memory in two ways: by the ledger, and by the Linux kernel's figures for the process, minus those of a
-//! run without gpuflame.
+//! measure this memory in two ways: by the ledger, and by Linux's figures for the process, minus the figures of a run
+//! without gpuflame.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, compile};
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// Maximum memory in bytes that gpuflame may hold in any program, and the memory that it may hold in addition for each
-/// distinct (context, name, device).
+/// Maximum memory in bytes that gpuflame may hold in any program, and the additional memory that it may hold for each
+/// distinct combination of launch context, name and device.
 const MOST: f64 = 64.0 * MIB;
 const MOST_PER_CELL: f64 = 256.0;
 /// Maximum growth of memory, in bytes, after more launches of the same kind.
 const MOST_GROWTH: f64 = 2.0 * MIB;
 
-/// Duration of cudaLaunchKernel with a CUPTI client, in ns, from a published measurement on hardware.
+/// Duration of a cudaLaunchKernel call with a CUPTI client, in ns, as published for a measurement on hardware.
 const TRACED_DRIVER: u32 = 4_000;
 /// Number of threads of the program `load`.
 const THREADS: u64 = 8;
@@ -24,7 +24,7 @@ const THREADS: u64 = 8;
 #[derive(Clone, Copy, Debug)]
 struct Held {
     by_ledger: f64,
-    /// Anonymous memory of the process, minus that of the same program without gpuflame.
+    /// Anonymous memory of the process with gpuflame, minus that of the same program without gpuflame.
     by_kernel: f64,
 }
 
@@ -55,11 +55,11 @@ fn without() -> f64 {
     *WITHOUT.get_or_init(|| resident(&quiet(Run::new(program(), Way::None)).ok().stdout))
 }
 
-/// Runs `load` with `args`. Each launch takes at least `launch_ns`.
+/// Runs `load` with `args`. Each launch call takes `launch_ns` or longer.
 fn load(args: &str, launch_ns: u32) -> crate::support::Done {
     let run = Run::new(program(), Way::Injected).args(args.split(' '));
-    // A checkpoint copies the sums, and the allocator keeps the memory of the copy. So even the short runs make a
-    // checkpoint, to make the comparison fair.
+    // A checkpoint copies the sums, and the allocator keeps the memory of this copy. Therefore even the short runs make
+    // a checkpoint, so that they can be compared with the long runs.
     let run = quiet(run).env("GPUFLAME_CHECKPOINT", "0.1");
     run.env("GPUSIM_LAUNCH_NS", launch_ns.to_string()).ok()
 }
@@ -71,9 +71,9 @@ fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
     mib.trim_end_matches(" MiB").parse::<f64>().unwrap() * MIB
 }
 
-/// Runs `load` twice, and returns the smaller result. Results differ by up to 1 MiB between runs: if the collector has
-/// to wait for a processor, its tables grow further before it empties them. The smaller result is enough to find a
-/// leak, because memory that grows with the number of launches is visible in both runs.
+/// Runs `load` twice, and returns the smaller result. The results of two runs differ by up to 1 MiB: if the collector
+/// has to wait for a processor, its tables grow further before it empties them. The smaller result is enough to find a
+/// leak: if memory grows with the number of launches, this is visible in both runs.
 fn held_at(args: &str, launch_ns: u32) -> Held {
     let run = |_| {
         let done = load(args, launch_ns);
@@ -94,7 +94,7 @@ fn assert_bounded(held: Held, cells: u32) {
     assert!(held.by_ledger <= most && held.by_kernel <= most, "{held:?} with {cells} cells");
 }
 
-/// Checks that gpuflame holds about as much memory after many launches as after a few.
+/// Checks that gpuflame holds about as much memory after many launches as after a few launches.
 fn stays(few: Held, many: Held) -> Result<(), String> {
     for (who, growth) in
         [("ledger", many.by_ledger - few.by_ledger), ("kernel", many.by_kernel - few.by_kernel)]
@@ -145,13 +145,13 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
-/// Maximum memory that gpuflame does not count: relocated pages of the debug build, stacks of threads, and the
-/// simulation's lists of records. In these tests the uncounted memory is 2 to 8 MiB.
+/// Maximum memory that gpuflame does not count as its own: relocated pages of the debug build, stacks of threads, and
+/// the simulation's lists of records. In these tests, the memory that gpuflame does not count is 2 to 8 MiB.
 const MOST_UNCOUNTED: f64 = 10.0 * MIB;
 
-/// Runs `load` with the memory limit `ceiling` and eight threads, which launch faster than the collector can read.
-/// Checks that memory stays below the limit, that the sums are right, and that losses are reported. Returns the share
-/// of launches that were matched with their activities.
+/// Runs `load` with the memory limit `ceiling` and eight threads, which launch kernels faster than the collector can
+/// read the launches. Checks that memory stays below the limit, that the sums are right, and that losses are reported.
+/// Returns the share of launches that were matched with their activities.
 fn assert_behind_below(ceiling: usize, asked: u64) -> f64 {
     let most = |run: Run| {
         let args = format!("--watch 1 --launches {asked}");
@@ -165,7 +165,7 @@ fn assert_behind_below(ceiling: usize, asked: u64) -> f64 {
     let run =
         Run::new(program(), Way::Injected).env("GPUFLAME_MAX_MEM", &limit).env("GPUFLAME_FORMATS", "idle");
     let (with, done) = most(run);
-    // The function `sum` checks that the parts add up.
+    // The function `sum` checks that the parts of a total add up to it.
     let (launches, parts) = done.sum("launches");
     let (activities, of_activities) = done.sum("activities");
     // Every 64th launch of a thread is followed by a copy and a fill, and every 1,024th launch by another copy.

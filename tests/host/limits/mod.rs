@@ -1,4 +1,4 @@
-//! Limits on memory, descriptors, system calls and rights, set by the user, the program or its environment.
+//! Limits on memory, descriptors, system calls and rights, which the user, the program or its environment sets.
 
 mod ceiling;
 mod descriptors;

@@ -22,8 +22,8 @@ fn a_thread_with_a_pending_cancel_ends_after_its_first_launch_is_recorded() {
     }
 }
 
-/// The first CUDA call sets gpuflame up, so gpuflame's functions are on the calling thread's stack. If the thread is
-/// cancelled at that time, its stack must not be unwound before these functions have returned.
+/// The first CUDA call sets gpuflame up, so during this call gpuflame's functions are on the calling thread's stack. If
+/// the thread is cancelled during this call, its stack must not be unwound before gpuflame's functions have returned.
 #[test]
 fn a_cancel_pending_during_set_up_takes_effect_after_the_first_call() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
@@ -42,7 +42,7 @@ fn a_cancel_pending_during_a_gpuflame_call_takes_effect_after_it() {
     assert_eq!(done.stdout, "20\n", "{}", done.stderr);
 }
 
-/// gpuflame must not change the `errno` that the host's last call set. The program sets `errno` to 77.
+/// gpuflame must not change the `errno` value that the application's last call set. The program sets `errno` to 77.
 #[test]
 fn errno_is_preserved_by_every_entry_point() {
     let program = compile("tests/programs/errno.c", &["-O2", "-DLINKED"]);
@@ -54,7 +54,7 @@ fn errno_is_preserved_by_every_entry_point() {
     assert_eq!(done.sum("launches").1["matched"], 112, "{}", done.stderr);
 }
 
-/// A write past the file-size limit raises a signal, which ends a program that has no handler for it.
+/// A write past the file-size limit raises a signal; this signal ends a program that has no handler for it.
 #[test]
 fn a_file_size_limit_costs_only_the_larger_files() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
@@ -102,8 +102,8 @@ fn a_setuid_program_ignores_the_environment() {
     fs::create_dir_all(&outputs).unwrap();
     let rights = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let owned = |program: &Path| chown(program, Some(NOBODY), None).map(|()| rights(program, 0o4755));
-    // Users other than root cannot read the tests' folders, and no variable can name libraries for such a program. So
-    // the program and its libraries are in a folder that all users can read.
+    // Users other than root cannot read the tests' folders, and an environment variable cannot name libraries for a
+    // set-user-id program. Therefore the program and its libraries are in a folder that all users can read.
     rights(&folder, 0o755);
     rights(&outputs, 0o777);
     for library in ["libcuda.so.1", "libcudart.so.13", "libcupti.so.13"] {
@@ -175,7 +175,7 @@ fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A new thread has the affinity of the thread that creates it. So gpuflame's threads must change their affinity
+/// A new thread has the affinity of the thread that creates it. Therefore gpuflame's threads must change their affinity
 /// themselves.
 #[test]
 fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
@@ -194,8 +194,8 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     assert!(ours.iter().all(is_right), "{}", done.stdout);
 }
 
-/// If gpuflame cannot get more memory, it stops recording and the program continues. The checkpoint holds the recording
-/// up to that time.
+/// If gpuflame cannot get more memory, it stops recording and the program continues. The checkpoint contains the
+/// recording up to that time.
 #[test]
 fn an_address_space_limit_costs_the_recording_and_not_the_process() {
     let program = compile("tests/programs/starved.c", &["-O1"]);
@@ -204,7 +204,7 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
         let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("MALLOC_ARENA_MAX", arenas);
         let run = run.env("GPUFLAME_FORMATS", formats);
         let (mut command, folder) = run.into_command();
-        // The simulation would keep its truth file in memory until the end, so it writes none.
+        // The simulation would keep its truth file in memory until the end, so the test does not request a truth file.
         let ran = command.env_remove("GPUSIM_TRUTH").output().unwrap();
         let (said, printed) = (String::from_utf8_lossy(&ran.stderr), String::from_utf8_lossy(&ran.stdout));
         assert_eq!((ran.status.code(), &*printed), (Some(0), "0 failed\n"), "{kib} KiB: {said}");
@@ -251,14 +251,14 @@ fn running_out_of_memory_right_after_cuda_starts_does_not_end_the_process() {
         for library in [Some(&library), None] {
             let run =
                 library.into_iter().fold(Run::new(&program, Way::Injected), |run, library| run.arg(library));
-            // The simulation would collect its truth file in memory, so it writes none.
+            // The simulation would collect its truth file in memory, so the test does not request a truth file.
             let done = run.env("GPUSIM_TRUTH", "").done();
             assert_eq!((done.code, done.signal), (Some(7), None), "{library:?}: {}", done.stderr);
         }
     }
 }
 
-/// Other libraries may have used up the loader's static reserve for thread-local storage.
+/// Libraries other than gpuflame may have used up the loader's static reserve for thread-local storage.
 #[test]
 fn an_exhausted_static_tls_reserve_does_not_prevent_recording() {
     let folder = scratch("late_tls");
@@ -285,8 +285,8 @@ fn confined(how: &str) -> Run {
     Run::new(program, Way::Injected).arg(how)
 }
 
-/// Coroutines and threads of some runtimes have small stacks. The test uses the optimized library, because frame sizes
-/// depend on the optimizer.
+/// Coroutines, and the threads of some language runtimes, have small stacks. The test uses the optimized build of the
+/// library, because frame sizes depend on the optimizer.
 #[test]
 fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
@@ -301,17 +301,18 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let without = depths(confined("depth").env("CUDA_INJECTION64_PATH", "none"));
     let with = depths(confined("depth").env("CUDA_INJECTION64_PATH", release));
     let more: Vec<_> = with.iter().zip(without).map(|(with, without)| with - without).collect();
-    // The test measures the stack use of these calls:
+    // The test measures how much stack these calls use:
     // - the first call of the process, which sets gpuflame up;
-    // - the first call of another thread;
+    // - the first call that another thread makes;
     // - later calls with a cached or a new call path;
     // - launches on an alternate stack.
     assert_eq!(more.len(), 26);
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
-    // At the first launch on an alternate stack, gpuflame learns unwind rules. Two of its frames are then on the
-    // alternate stack: the function that learns the rules, and the function that calls it and walks a thread's own
-    // stack. Keeping the second frame off the alternate stack would cost 40 instructions per launch.
+    // At the first launch on an alternate stack, gpuflame learns unwind rules. At that launch, two of gpuflame's frames
+    // are on the alternate stack: the function that learns the rules, and the function that calls it and walks a
+    // thread's own stack. If the second of these frames were kept off the alternate stack, this would cost 40
+    // instructions per launch.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }
@@ -333,7 +334,7 @@ fn without_available_threads_one_line_is_printed_and_the_program_exits_normally(
     assert_eq!((done.code, names(&done.folder)), (Some(7), vec!["truth.json".to_owned()]));
 }
 
-/// Each launch is a call of the CUDA runtime with a nested call of the driver.
+/// Each launch is a call to the CUDA runtime with a nested call to the driver.
 #[test]
 fn launches_on_threads_without_state_are_counted_once() {
     for nested in ["shared", "distinct"] {
@@ -354,8 +355,8 @@ fn launches_on_threads_without_state_are_counted_once() {
     }
 }
 
-/// Returns the system calls that the documentation lists. `of_samples`: adds the calls that only sampling needs, which
-/// the documentation lists separately.
+/// Returns the system calls that the documentation lists. `of_samples`: whether to add the calls that only sampling
+/// needs, which the documentation lists separately.
 fn documented_calls(of_samples: bool) -> Vec<String> {
     let text = fs::read_to_string(root().join("docs/inside-the-process.md")).unwrap();
     let table = text.split("\n## ").find(|section| section.starts_with("Sandboxes")).unwrap();
@@ -367,7 +368,7 @@ fn documented_calls(of_samples: bool) -> Vec<String> {
 
 const ALL_FORMATS: &str = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
 
-/// The sandbox kills the process if the process makes a system call that the documentation does not list.
+/// The sandbox kills the process if it makes a system call that the documentation does not list.
 #[test]
 fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
@@ -400,8 +401,8 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
             assert_eq!(nanos, 604 * 700);
         }
     }
-    // This run checks the sandbox itself: if one documented call is missing from the sandbox's list, the kernel kills
-    // the process.
+    // This run checks the sandbox itself: if one documented call is missing from the sandbox's list, Linux kills the
+    // process.
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
     let done = sandboxed(Way::Injected, &fewer, None);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
@@ -433,15 +434,15 @@ fn no_new_kind_of_system_call_is_made_after_set_up() {
     }
 }
 
-/// Asserts that after set-up, no system call is made that was not made before, and that the `expected` system calls are
-/// made. Returns false if this machine does not allow tracing.
+/// Asserts that after set-up the program makes only system calls that it had already made before, and that it makes the
+/// `expected` system calls. Returns false if this machine does not allow tracing.
 fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
-    // With this delay, threads that are created during set-up start only after set-up, as on a busy machine.
+    // With this delay, threads that are created during set-up begin to run only after set-up, as on a busy machine.
     run = run.args(["-e", "inject=set_robust_list:delay_enter=300000"]);
-    // If strace makes a system call fail, gpuflame makes other calls, which are not in the documentation's list for
-    // seccomp filters.
+    // If strace makes a system call fail, gpuflame makes other system calls, which are not in the documentation's list
+    // for seccomp filters.
     let calls = if refused.is_none() { documented_calls(true) } else { Vec::new() };
     if let Some(refused) = refused {
         run = run.arg("-e").arg(format!("inject={refused}"));
@@ -458,8 +459,8 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
         eprintln!("{settings:?}: {:?} {}", done.code, done.stderr);
         return false;
     }
-    // In strace's output, a call is a line `PID NAME(...`. If a line of another thread interrupts the call, a line `PID
-    // <... NAME resumed>` continues it.
+    // In strace's output, a system call is a line `PID NAME(...`. If a line of another thread interrupts the system
+    // call, a line `PID <... NAME resumed>` continues it.
     let made = |line: &str| {
         let (_, call) = line.split_once(char::is_whitespace)?;
         let (name, _) = call.trim_start().split_once('(')?;
@@ -468,14 +469,14 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
     let (before, after) = text.split_once("SECCOMP").expect("the program sets a filter");
     let before: BTreeSet<_> = before.lines().filter_map(made).collect();
     let after: BTreeSet<_> = after.lines().filter_map(made).collect();
-    // System calls that the program itself makes: it sleeps, its threads end, and it exits.
+    // System calls that the program itself makes when it sleeps, when its threads end, and when it exits.
     let own = ["clock_nanosleep", "exit", "exit_group"].map(str::to_owned);
     let late: Vec<_> = after.difference(&before).filter(|name| !own.contains(name)).collect();
     assert!(late.is_empty(), "{settings:?} {refused:?}: {late:?}");
     let documented = documented_calls(true);
     let unknown: Vec<_> = after.iter().filter(|name| !documented.contains(name)).collect();
     assert!(unknown.is_empty(), "{settings:?} {refused:?}: {unknown:?}");
-    // The trace includes the exit of the process and the calls that are made during the exit.
+    // The trace includes the exit of the process and the system calls that are made during the exit.
     let is_made = |name: &&str| after.contains(*name);
     assert!(expected.iter().all(is_made) && !after.contains("flock"), "{expected:?}: {after:?}");
     true
@@ -483,8 +484,9 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
-/// The program makes launches, NVTX ranges, marks and queries. While it runs, the limit on its address space is lowered
-/// in steps, down to zero. GPUFLAME_STARVED is the number of limits to start from. CI uses a small number.
+/// The program makes launches, NVTX ranges, marks and queries. While the program runs, the limit on its address space
+/// is lowered in steps, down to zero. GPUFLAME_STARVED is the number of runs, each of which starts at another limit. CI
+/// uses a small value.
 #[test]
 fn a_shrinking_address_space_limit_costs_the_recording_and_not_the_process() {
     let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());

@@ -1,4 +1,5 @@
-//! Names from any source must be harmless wherever they are shown: on a terminal, in text files and in spreadsheets.
+//! Names from any source must be harmless in all places that show them: on a terminal, in text files and in
+//! spreadsheets.
 //!
 //! The program, `tests/programs/named.c`, gives harmful names to its kernels, ranges and threads. The program's own
 //! file name is harmful too.
@@ -12,9 +13,9 @@ use crate::support::{self, Done, Run, Way, compile, gpuflame, scratch};
 
 /// GPU time, in ns, of one iteration of the program's two threads.
 const NANOS: u64 = 2 * 10_600;
-/// The program's file name. File names may contain any character except slashes.
+/// The file name of the program, which is harmful. File names may contain any character except slashes.
 const FILE: &str = "=file\x1b[31m\u{202e}turned\rback";
-/// Name of the kernel as it is shown, with its control characters replaced.
+/// Name of the kernel as gpuflame shows it, with its control characters replaced.
 const KERNEL: &str = "gemm mmeg iso late r_d3000";
 const RANGE: &str = "=range [31m turned back";
 const THREAD: &str = "-b+ [3m t x";
@@ -22,8 +23,8 @@ const PROCESS: &str = "=file [31m turned back";
 
 fn program() -> PathBuf {
     let program = scratch("named").join(FILE);
-    // The program is renamed and not copied. If the program were copied, a child that another test forks could still
-    // have the copy open for writing, and the program could not be started (ETXTBSY).
+    // The test renames the program instead of copying it. If the program were copied, a child process that another test
+    // forks could still have the copy open for writing, and the program could not be started (ETXTBSY).
     fs::rename(compile("tests/programs/named.c", &["-O2"]), &program).unwrap();
     program
 }
@@ -57,8 +58,8 @@ impl Shown {
         self.0.push((by.to_owned(), text));
     }
 
-    /// Adds the text of a file. The file's name decides whether it is checked as a table or as a text. A file that is
-    /// not UTF-8 must not contain the harmful names.
+    /// Adds the text of a file to the texts. The file's name decides whether it is checked as a table or as a text. If
+    /// a file is not UTF-8, it must not contain the harmful names.
     fn file(&mut self, path: &Path) {
         let name = path.display().to_string();
         let bytes = fs::read(path).unwrap();
@@ -72,8 +73,8 @@ impl Shown {
         }
     }
 
-    /// Adds all files in a folder except recordings (which contain the harmful names) and files of the simulated CUDA
-    /// stack.
+    /// Adds the texts of all files in a folder, except recordings (which contain the harmful names) and files of the
+    /// simulated CUDA stack.
     fn files(&mut self, folder: &Path) {
         let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
@@ -83,17 +84,17 @@ impl Shown {
         paths.iter().filter(is_shown).for_each(|path| self.file(path));
     }
 
-    /// Runs a command, and adds its output.
+    /// Runs a command, and adds its output to the texts.
     fn command(&mut self, folder: &Path, args: &[&str]) {
         let ran = command(folder, args.iter().copied());
         let by = args.join(" ");
-        // `check` exits with 1 if it finds a problem.
+        // The command `check` exits with 1 if it finds a problem.
         assert!(ran.code == 0 || (args[0], ran.code) == ("check", 1), "{by}: {}", ran.stderr);
         self.text(&by, ran.stderr);
         if args.contains(&"csv") { self.table(&by, ran.stdout) } else { self.text(&by, ran.stdout) }
     }
 
-    /// Asserts that the harmless form of each name is in at least the given number of texts.
+    /// Asserts that the harmless form of each name is in a minimum number of texts.
     fn assert_holding(&self, least: [(&str, usize); 4]) {
         for (words, least) in least {
             let by: Vec<_> =

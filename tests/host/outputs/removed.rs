@@ -1,5 +1,5 @@
-//! Tests an output folder that is removed or renamed during the run. Messages at the exit must be true. gpuflame
-//! restores files whose content is still available through open descriptors.
+//! Tests an output folder that is removed or renamed during the run. The messages that gpuflame prints at the exit must
+//! be true. gpuflame restores files whose content is still available through open descriptors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ fn prepare(formats: &str) -> Run {
     run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_CHECKPOINT", "0.05")
 }
 
-/// Waits until the recording has all launches, calls `change` on the output folder, and waits for the exit.
+/// Waits until the recording contains all launches, calls `change` on the output folder, and waits for the exit of the
+/// program.
 fn changed(run: Run, change: impl FnOnce(&Path)) -> Done {
     let mut running = Running::of(run);
     let recording = running.folder.join("deep/out.gfr");
@@ -79,8 +80,8 @@ fn a_recording_moved_during_the_run_is_reported_at_its_new_path() {
     assert!(fs::read_dir(done.folder.join("elsewhere")).unwrap().count() == 1, "no temporary file is left");
 }
 
-/// If no descriptor is free above those that the host may use, gpuflame opens the file again for each write. So the
-/// content is lost if the file is deleted.
+/// If no descriptor is free above those that the application may use, gpuflame opens the file again for each write.
+/// Therefore the content is lost if the file is deleted.
 #[test]
 fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     let script = r#"ulimit -n 900 && exec "$0" left exit"#;
@@ -115,8 +116,8 @@ fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     assert_eq!(nanos, 1000 * 1101);
 }
 
-/// A hard link in another folder keeps the content of the removed file. But gpuflame does not know the link's path, so
-/// it copies the content from the open file.
+/// A hard link in another folder keeps the content of the removed file. However, gpuflame does not know the path of
+/// this link, so it copies the content from the open file.
 #[test]
 fn a_removed_recording_with_a_hard_link_is_restored_under_its_own_name() {
     let done = changed(prepare("folded,gfr"), |folder| {

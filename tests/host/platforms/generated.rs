@@ -51,7 +51,7 @@ fn stacks_reach_main_through_generated_functions_with_a_number_in_rbp() {
 fn stacks_reach_main_through_functions_that_replaced_ones_with_different_frames() {
     for done in runs("replaced") {
         let (whole, all) = whole(&done);
-        // The first stacks that contain a generated function may be truncated, until gpuflame has verified the
+        // If stacks contain a generated function, the first of them may be truncated, until gpuflame has verified the
         // function's unwind rule.
         assert!(whole * 10 >= all * 9, "{whole} of {all} ns\n{}", done.stderr);
     }

@@ -1,8 +1,8 @@
 //! gpuflame runs with an old C library. The loader must find every symbol that gpuflame's library needs, and the
 //! recording must contain exactly the work that ran.
 //!
-//! Programs and the simulated stack are linked to this machine's C library. `tests/older-glibc.py` patches copies of
-//! these files so that they use functions of the older C library. gpuflame's library is not patched.
+//! The programs and the simulated CUDA stack are linked to this machine's C library. `tests/older-glibc.py` patches
+//! copies of these files so that they use functions of the older C library. gpuflame's library is not patched.
 
 use std::env::join_paths;
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::support::{Run, Way, cuda, gpuflame, root, scratch, skip};
 
-/// Source of the functions that the older C library lacks.
+/// Source code of the functions that the older C library lacks.
 const SHIM: &str = "\
 struct stat;
 int __xstat(int, const char *, struct stat *);
@@ -21,7 +21,7 @@ int stat64(const char *path, struct stat *found) { return __xstat(1, path, found
 int fstat64(int file, struct stat *found) { return __fxstat(1, file, found); }
 ";
 
-/// Returns the path of an older C library. If there is none, prints a sentence and returns `None`.
+/// Returns the path of an older C library. If this machine has none, prints a sentence and returns `None`.
 fn older() -> Option<PathBuf> {
     let output = Command::new(root().join("tests/older-glibc")).output().unwrap();
     if output.status.success() {
@@ -46,7 +46,7 @@ fn everything_is_recorded_on_an_older_glibc() {
     let Some(older) = older() else { return };
     let (new, old) = (scratch("newer"), scratch("older"));
     // The start-up code of the older C library does not call the constructors of a main program that was linked with a
-    // newer C library. So the test puts the constructors into a shared library.
+    // newer C library. Therefore the test puts the constructors into a shared library.
     let source = root().join("tests/programs/odd.c");
     gcc(&new, &["-g", "-O2", "-std=gnu99", "-shared", "-fPIC", "-o", "libodd.so", source.to_str().unwrap()]);
     let loader = format!("-Wl,--dynamic-linker={}", older.join("ld-linux-x86-64.so.2").display());

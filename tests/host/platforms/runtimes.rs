@@ -1,8 +1,8 @@
-//! Programs of runtimes that use stacks other than the system's thread stacks, or code without unwind information:
-//! Python's greenlets, Boost's fibers, Go, Java.
+//! Tests language runtimes whose programs use stacks other than the system's thread stacks, or code without unwind
+//! information: Python's greenlets, Boost's fibers, Go, Java.
 //!
 //! The tests check three things: no launch is lost, every stack equals the one that libgcc's unwinder finds, and each
-//! stack reaches as far as the runtime permits.
+//! stack reaches as far towards the root as the runtime permits.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use std::process::Command;
 
 use crate::support::{Done, Run, Way, compile, cuda, installed, root, scratch};
 
-/// Compiles the library through which these programs launch.
+/// Compiles the library through which these programs launch kernels.
 fn launcher() -> PathBuf {
     compile("tests/runtimes/launch.c", &["-O2", "-shared", "-fPIC"])
 }
 
-/// Runs a program that must make `launches` launches. gpuflame unwinds every stack a second time to verify it.
+/// Runs a program that must make `launches` launches; gpuflame unwinds every stack a second time to verify it.
 fn run(program: &Path, args: &[&str], launches: u64) -> Done {
     let run = Run::new(program, Way::Injected).args(args.iter().copied());
     let done = run.env("GPUFLAME_VERIFY", "1").ok();
@@ -44,8 +44,9 @@ fn marked(done: &Done, what: &str) -> u64 {
     count.unwrap_or_else(|| panic!("no {what} in {line}")).parse().unwrap()
 }
 
-/// Greenlets share the thread's own stack. When a greenlet is switched out, its part of the stack is copied elsewhere.
-/// The frames of the code that switched to a greenlet are below the greenlet's own frames, so stacks reach `main`.
+/// Greenlets share the thread's own stack. When a greenlet is switched out, its part of the stack is copied to another
+/// place in memory. The frames of the code that switched to a greenlet are below the greenlet's own frames, so stacks
+/// reach `main`.
 #[test]
 fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     let Some(python) = installed("greenlet", None) else { return };
@@ -59,9 +60,9 @@ fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     }
 }
 
-/// Code that Numba generates has no frame pointer, and its unwind information is registered only with libgcc. So a
-/// native stack ends in this code, and is marked as truncated. The Python functions that call the code are shown
-/// nevertheless.
+/// Code that Numba generates has no frame pointer, and its unwind information is registered only with libgcc. Therefore
+/// a native stack ends in this code, and is marked as truncated. The Python functions that call the generated code are
+/// shown nevertheless.
 #[test]
 #[ignore = "installs Numba, 80 MB; .ci/long runs it"]
 fn numba_launches_appear_under_the_python_functions_that_call_them() {
@@ -91,8 +92,8 @@ fn numba_launches_appear_under_the_python_functions_that_call_them() {
     assert_eq!((is_main, is_cut), (800 * 100, stacks.len() as u64), "{stacks:?}");
 }
 
-/// gpuflame cannot read the Python functions of PyPy. So gpuflame shows no Python functions, and prints one line about
-/// that. Native frames are unaffected.
+/// gpuflame cannot read the Python functions of PyPy. Therefore gpuflame shows no Python functions, and prints one line
+/// that says so. The native frames of these stacks are unaffected.
 #[test]
 fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     let Some(python) = installed("pypy", None) else { return };
@@ -144,7 +145,7 @@ fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
 }
 
 /// Java's methods have no unwind information. If the virtual machine keeps frame pointers, which is an option, stacks
-/// reach the bottom and are marked as guessed. Without this option, stacks may be truncated at methods that the virtual
+/// reach the root and are marked as guessed. Without this option, stacks may be truncated at methods that the virtual
 /// machine has optimized.
 #[test]
 #[ignore = "installs a JDK; .ci/long runs it"]

@@ -1,5 +1,5 @@
-//! Tests forked children. A child must not wait for a lock that a thread of its parent holds. A child that uses CUDA
-//! and was forked before gpuflame started in its parent is recorded like any other process.
+//! Tests forked children. A child process must not wait for a lock that a thread of its parent holds. A child process
+//! that uses CUDA is recorded like any other process if it was forked before gpuflame started in its parent.
 
 use std::fs;
 
@@ -20,8 +20,8 @@ fn a_forked_child_does_not_wait_for_another_threads_range_name() {
     }
 }
 
-/// A child of a recorded process must write nothing, end as it would without gpuflame, and leave its parent's counts
-/// unchanged. It does not matter how the child is created.
+/// If the parent process is recorded, a child process must write nothing, end as it would without gpuflame, and leave
+/// its parent's counts unchanged. This must be so in whatever way the child is created.
 #[test]
 fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
     let program = compile("tests/programs/forked.c", &["-O2"]);

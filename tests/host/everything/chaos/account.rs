@@ -43,28 +43,28 @@ impl Piece {
     }
 }
 
-/// Faults that make the times in an activity record unusable.
+/// Faults that make the times in an activity record unusable for sums.
 const UNTIMED: [&str; 5] = ["zero_ts", "reversed", "epoch", "next_year", "endless"];
 pub(super) const NO_STACK: &str = "[no launch stack]";
 
-/// GPU time in nanoseconds, by call site and leaf frame.
+/// GPU time in nanoseconds, keyed by call site and leaf frame.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
-/// Counts of the ledger and sums of the flame graph. The counts and sums are either the expected ones or the reported
-/// ones.
+/// Counts that the ledger contains, and sums that the flame graph contains. These counts and sums are either the
+/// expected ones or the reported ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) launches: u64,
     pub(super) matched: u64,
     pub(super) pending: u64,
-    /// Number of launches made while no window was open, because the process was about to end.
+    /// Number of launches that were made while no window was open, because the process was about to end.
     pub(super) outside: u64,
     pub(super) launches_dropped: u64,
     pub(super) activities: u64,
     pub(super) activities_matched: u64,
     pub(super) no_stack: u64,
     pub(super) activities_outside: u64,
-    /// Number of duplicate records.
+    /// Number of activity records that CUPTI delivered a second time.
     pub(super) repeated: u64,
     /// Number of activities whose correlation id is not the id of any call.
     pub(super) of_no_call: u64,
@@ -75,8 +75,8 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the account that is expected for this GPU work. `is_dropped` and `is_delivered` tell whether the record
-    /// of a piece of work was dropped or delivered.
+    /// Returns the counts and sums that a run with this GPU work must report. `is_dropped` and `is_delivered` tell
+    /// whether the record of a kernel, copy or fill was dropped or delivered.
     pub(super) fn of<'a>(
         work: impl IntoIterator<Item = &'a Piece>,
         is_dropped: impl Fn(&Piece) -> bool,
@@ -107,7 +107,7 @@ impl Account {
         all
     }
 
-    /// Returns the account that a run reported: the ledger on stderr, and the sums in its folded file.
+    /// Returns the counts and sums that a run reported: those of the ledger on stderr, and those in its folded file.
     pub(super) fn told(done: &Done, folded: &str) -> Self {
         let (launches, became) = done.sum("launches");
         let (activities, found) = done.sum("activities");
@@ -143,7 +143,7 @@ impl Account {
         }
     }
 
-    /// Returns the account in the recording, which the test reads after the run.
+    /// Returns the counts and sums in the recording, which the test reads after the run.
     pub(super) fn read(ledger: &Ledger, folded: Vec<(Vec<String>, u64)>) -> Self {
         for sum in ledger.sums() {
             assert!(sum.holds(), "{sum}");
@@ -175,8 +175,8 @@ fn sums(folded: Vec<(Vec<String>, u64)>) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, nanos) in folded.into_iter().filter(|(_, nanos)| *nanos > 0) {
         let leaf = frames.pop().unwrap();
-        // A correlation id that never existed may be lower than all real ids. gpuflame then labels its activity as
-        // launched before the recording.
+        // If a correlation id never existed, it may be lower than all real ids, and gpuflame then labels its activity
+        // as launched before the recording.
         if frames[0] == "[launched before recording]" {
             frames[0] = NO_STACK.to_owned();
         }

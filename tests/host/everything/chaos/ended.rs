@@ -19,7 +19,7 @@ pub(super) struct Ended<'a> {
     pub(super) how: &'a str,
     pub(super) process: u32,
     pub(super) threads: u64,
-    /// Output of the run, and the folder that it wrote to.
+    /// Output of the run, and the folder to which the run wrote files.
     pub(super) done: Done,
 }
 
@@ -42,9 +42,9 @@ impl Ended<'_> {
         self.lines("started")
     }
 
-    /// Returns three values that the program recorded. The first is the time at which it ended (0 if it was killed
-    /// earlier), and the second is the number of launches until then. The third is the number of records that the rival
-    /// (another CUPTI client) received.
+    /// Returns three values that the program recorded. The first value is the time at which the program ended (0 if it
+    /// was killed earlier), and the second value is the number of launches until then. The third value is the number of
+    /// records that the rival (another CUPTI client) received.
     fn kept(&self) -> [u64; 3] {
         let bytes = fs::read(self.done.folder.join(format!("done-{}", self.process))).unwrap();
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
@@ -98,8 +98,8 @@ impl Ended<'_> {
         } else if self.how == "term" && self.is_at_rest() && self.plan.delivers_all() {
             assert_eq!(found, Account::of(&started, |_| false, is_traced));
         } else if self.plan.answers() {
-            // Launches that were made while the process ended may be missing. Earlier launches must be present or
-            // counted as dropped. A thread that is interrupted in the middle of a launch may hold a lock for which
+            // If launches were made while the process ended, they may be missing. Earlier launches must be present or
+            // counted as dropped. If a thread is interrupted in the middle of a launch, it may hold a lock for which
             // CUPTI waits.
             let untraced = started.iter().filter(|piece| !is_traced(piece)).count() as u64;
             let kept = if said_no_answer { found.pending } else { 0 };
@@ -110,7 +110,7 @@ impl Ended<'_> {
     }
 
     /// Checks that the sums are exact for a process that returned from `main` with no GPU work in flight. For such a
-    /// process, the truth file lists whether each activity record was delivered.
+    /// process, the truth file tells for each activity record whether it was delivered.
     fn assert_exact(&self, found: Account, rivals: u64) {
         let work = self.lines("truth");
         assert_eq!(work.len(), self.started().len());
@@ -118,7 +118,7 @@ impl Ended<'_> {
             Account::of(&work, |piece| piece.fate == "dropped", |piece| piece.fate == "delivered");
         if self.plan.has("fatal") {
             // gpuflame may miss the exit callbacks of launches that were in flight when CUPTI reported the fatal error.
-            // A buffer that was delivered but not yet read then counts as unreadable.
+            // If a buffer was delivered but not yet read at that time, it counts as unreadable.
             assert!(found.launches >= 299 - self.threads, "{}", found.launches);
             let ours = found.activities_matched + found.no_stack;
             let all = expected.activities_matched + expected.no_stack;
@@ -153,15 +153,15 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Checks a run in which any record may have been lost. The outputs must contain only GPU work that was started.
-    /// The sums must be possible for the number of activities with usable times that the run reported.
+    /// Checks a run in which any record may have been lost. The outputs must not contain any GPU work that was not
+    /// started. The sums must be possible for the number of activities with usable times that the run reported.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
         assert!(found.launches <= most.launches, "{found:?}");
         assert!(found.activities <= most.activities, "{found:?}");
         assert!(found.activities_matched <= most.activities_matched, "{found:?}");
         assert!(found.repeated <= most.repeated && found.of_no_call <= most.of_no_call, "{found:?}");
-        // Each thread that was in a launch call when the process ended may add one launch without a stack.
+        // If a thread was in a launch call when the process ended, it may add one launch without a stack.
         assert!(found.no_stack <= most.no_stack + found.launches_dropped + self.threads + 1, "{found:?}");
         let nanos_of = |sums: &Sums, leaf: &str| -> u64 {
             sums.iter().filter(|((_, of), _)| of == leaf).map(|(_, nanos)| nanos).sum()
@@ -178,8 +178,8 @@ impl Ended<'_> {
             rest = rest.checked_sub(nanos / each).unwrap_or_else(|| panic!("more than it counts: {found:?}"));
             unnamed -= nanos;
         }
-        // Each activity whose name was lost is either short (301 ns) or long (1,200 ns). So the total time of the
-        // activities without names determines how many of these activities are long.
+        // If the name of an activity was lost, the activity takes either 301 ns (short) or 1,200 ns (long). Therefore
+        // the total time of the activities without names determines how many of these activities are long.
         let long = unnamed.checked_sub(301 * rest).map(|more| (more / 899, more % 899));
         assert!(
             long.is_some_and(|(long, odd)| odd == 0 && long <= rest),
@@ -191,8 +191,8 @@ impl Ended<'_> {
         }
     }
 
-    /// Reads the process's `NAME.gfr`. Returns the account in the file, the last checkpoint mark, and the remarks of
-    /// the reader.
+    /// Reads the file `NAME.gfr` of the process. Returns the counts and sums in the file, the last checkpoint mark, and
+    /// the remarks of the reader.
     fn read(&self) -> (Account, Option<CheckpointMark>, Vec<String>) {
         let path = self.path("gfr");
         let mut reader = Reader::new(std::io::BufReader::new(fs::File::open(&path).unwrap())).unwrap();
@@ -208,7 +208,7 @@ impl Ended<'_> {
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
     }
 
-    /// Checks a process that ended without running its exit handlers. The recording of such a process holds all GPU
+    /// Checks a process that ended without running its exit handlers. The recording of such a process contains all GPU
     /// work except the latest, and states how much may be missing.
     fn assert_leaves(&self) {
         assert!(!self.has("folded") && !self.has("svg"));
@@ -231,8 +231,8 @@ impl Ended<'_> {
                     f64::from(mark.interval_ms) / 1e3,
                     mark.open
                 );
-                // Rows that follow the checkpoint mark may match activities to launches that were pending at the mark,
-                // or may add pending launches.
+                // Rows that follow the checkpoint mark may match activities with launches that were pending at the
+                // mark, or may add pending launches.
                 assert!(has_rows || found.pending == mark.open, "{found:?}");
                 assert!(remark.contains("its process ended without its exit hooks, after "), "{remark}");
                 assert!(remark.contains(&missing), "{missing}: {remark}");

@@ -6,9 +6,10 @@
 //! - another CUPTI client that takes over the activity records;
 //! - many kinds of exit.
 //!
-//! The program must behave as it does without gpuflame, including every signal and every inherited descriptor. The
-//! counts in the ledger must add up. The sums must equal those of the truth file minus the reported losses, to the
-//! nanosecond. The sums must be exact in files written at the exit, and for the checkpoint of a killed process.
+//! The program must behave as it does without gpuflame; this includes every signal and every inherited descriptor. The
+//! counts in the ledger must add up to its totals. The sums must equal those of the truth file minus the reported
+//! losses, to the nanosecond. The sums must be exact both in files written at the exit and in the checkpoint of a
+//! killed process.
 //!
 //! `GPUFLAME_CHAOS=500` runs 500 seeds, as `.ci/long` does; `GPUFLAME_CHAOS=17-20` runs the seeds 17 to 20.
 
@@ -85,15 +86,15 @@ fn said(why: &(dyn Any + Send)) -> &str {
     text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
 }
 
-/// Returns the first and the last seed to run.
+/// Returns the first and the last seed for which programs run.
 fn numbers() -> (u64, u64) {
     let asked = std::env::var("GPUFLAME_CHAOS").unwrap_or_else(|_| "35".to_owned());
     let (first, last) = asked.split_once('-').unwrap_or(("1", &asked));
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-/// Number of programs that run at the same time. The programs need few processors, because a program waits most of the
-/// time.
+/// Number of programs that run at the same time. The programs need only a few processors, because each of them waits
+/// most of the time.
 const AT_ONCE: usize = 4;
 
 #[test]

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{Run, Way, compile};
 
-/// A pseudo-random sequence of choices. The field is the state of the generator, which starts as the seed.
+/// A pseudo-random sequence of choices. The field is the state of the random number generator; the initial state is the
+/// seed.
 struct Dice(u64);
 
 impl Dice {
@@ -72,7 +73,7 @@ impl Plan {
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
         // Time in ms that the process waits before it ends. The time is 0, too short for a checkpoint, long enough for
-        // a few checkpoints, or long enough for the flush that runs once per second.
+        // a few checkpoints, or long enough for gpuflame's flush, which runs once per second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
@@ -96,7 +97,7 @@ impl Plan {
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
         // With `GPUSIM_CORR=distinct`, an activity has the correlation id of the nested driver call, so nested calls
-        // must be on. Therefore the plan has `GPUSIM_NESTED=0` or `GPUSIM_CORR=distinct`, but not both.
+        // must have callbacks. Therefore the plan has `GPUSIM_NESTED=0` or `GPUSIM_CORR=distinct`, but not both.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
@@ -110,19 +111,19 @@ impl Plan {
             sometimes(20, "GPUSIM_OTHER_SUBSCRIBER", "1".to_owned(), dice);
         }
         let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
-        // Two faults also break the other client, so they are left out if there is one. The other client stops counting
-        // at a record of a kind that CUPTI itself does not know. The other client also frees every buffer that it gets,
-        // even a buffer that it gets twice.
+        // Two faults also break the other CUPTI client, so the plan omits them if there is such a client. The other
+        // CUPTI client stops counting at a record of a kind that CUPTI itself does not know. The other CUPTI client
+        // also frees every buffer that it gets, even a buffer that it gets twice.
         let is_for_both =
             |fault: &str| !fault.starts_with("unknown_kind") && !fault.starts_with("buffer_twice");
         faults.retain(|fault| !has_rival || is_for_both(fault));
         if dice.roll(3) == 0 {
             faults.push(dice.pick(&TROUBLES));
         }
-        // With the fault `read_hangs`, reads by the other client would block CUPTI's own thread forever, even without
-        // gpuflame.
+        // With the fault `read_hangs`, if the other CUPTI client read a record, it would block CUPTI's own thread
+        // forever, even without gpuflame.
         faults.retain(|fault| !(has_rival && fault.starts_with("read_hangs")));
-        // With the fault `flush_hangs`, the flush of the other client would never return, even without gpuflame.
+        // With the fault `flush_hangs`, the flush of the other CUPTI client would never return, even without gpuflame.
         faults.retain(|fault| !(passes(seed) && fault.starts_with("flush_hangs")));
         settings.push(("GPUSIM_FAULTS", faults.join(",")));
         settings
@@ -158,7 +159,7 @@ impl Plan {
         self.set("GPUSIM_FAULTS").split(',').any(|one| one.starts_with(fault))
     }
 
-    /// Returns whether a call into CUPTI never returns.
+    /// Returns whether the plan contains a fault with which a call into CUPTI never returns.
     pub(super) fn hangs(&self) -> bool {
         self.has("flush_hangs") || self.has("read_hangs")
     }
@@ -174,14 +175,15 @@ impl Plan {
     }
 }
 
-/// Returns whether a CUPTI client is loaded, finishes and is unloaded during the run. The result is false for seeds
-/// that are multiples of 3, because threads of their programs fork. A child may then inherit a lock that the client's
+/// Returns whether a CUPTI client is loaded, finishes and is unloaded during the run. If the seed is a multiple of 3,
+/// the result is false, because threads of the program fork. A forked child may then inherit a lock that the client's
 /// thread holds in CUPTI or in the dynamic linker, even without gpuflame.
 fn passes(seed: u64) -> bool {
     seed % 11 == 5 && !seed.is_multiple_of(3)
 }
 
-/// Returns whether a process that ends in the way `how` runs no exit handler and gets no signal that gpuflame catches.
+/// Returns whether a process that ends in the way `how` neither runs an exit handler nor gets a signal that gpuflame
+/// catches.
 pub(super) fn is_without_a_word(how: &str) -> bool {
     ["_exit", "abort", "kill"].contains(&how)
 }
