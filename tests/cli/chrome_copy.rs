@@ -1,5 +1,5 @@
-//! `convert --to chrome` on a trace that already has Chrome's format, and on a recording together with the operators of
-//! a torch.profiler trace.
+//! Tests `convert --to chrome` on a trace that already has Chrome's format, and on a recording together with the
+//! operators of a torch.profiler trace.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use crate::support::command::gpuflame;
 use crate::support::{handmade, scratch};
 use serde_json::{Value, json};
 
-/// Converts a trace and returns the result.
+/// Converts a trace and returns the converted trace.
 fn converted(folder: &Path, trace: &str) -> Value {
     fs::write(folder.join("in.json"), trace).unwrap();
     gpuflame(folder, ["convert", "in.json", "--to", "chrome", "-o", "out.json"]).ok();
     serde_json::from_slice(&fs::read(folder.join("out.json")).unwrap()).unwrap()
 }
 
-/// A trace as torch.profiler writes it, with every kind of event.
+/// A trace as torch.profiler writes it, with every kind of trace event.
 const KINETO: &str = r#"{
   "schemaVersion": 1, "baseTimeNanoseconds": 1790857026000000000, "distributedInfo": {"rank": 3},
   "traceEvents": [
@@ -43,7 +43,7 @@ fn every_event_and_property_of_a_kineto_trace_is_kept_as_it_is() {
     let folder = scratch("copy");
     assert_eq!(converted(&folder, KINETO), serde_json::from_str::<Value>(KINETO).unwrap());
     let text = fs::read_to_string(folder.join("out.json")).unwrap();
-    // As f64 numbers, some times of the trace would lose digits, and other times would get extra digits.
+    // If some times of the trace were converted to f64 and back, they would lose digits or get extra digits.
     assert!(text.contains("4887683272408.615") && text.contains("99.000") && text.contains("[1.50, \"é\"]"));
 }
 
@@ -116,8 +116,8 @@ fn arguments_of_changed_events_are_json_and_none_is_lost() {
     assert_eq!((text.matches("\"correlation\"").count(), text.matches("\"correlation id\"").count()), (1, 1));
 }
 
-/// The trace has two pairs of overlapping kernels, which flows link to their launches. The kernels of one pair begin at
-/// the same time. The kernels of the other pair are on a stream that has a name.
+/// The trace has two pairs of overlapping kernels, and flows connect these kernels with their launches. In the first
+/// pair, both kernels begin at the same time. The kernels of the second pair are on a stream that has a name.
 #[test]
 fn flows_of_overlapping_work_end_where_their_own_work_is() {
     let folder = scratch("copy");
@@ -149,7 +149,7 @@ fn operators(folder: &Path) {
         json!({"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": thread, "ts": ts, "dur": dur,
             "args": {"External id": id, "Record function id": id + 100}})
     };
-    // The base time of the operators' trace is 1 ms before that of the recording.
+    // The base time of the trace with the operators is 1 ms earlier than that of the recording.
     let events = [
         operator("aten::linear", 100, 1010.0, 8.0, 1),
         operator("aten::addmm", 100, 1011.5, 5.0, 2),
@@ -174,11 +174,11 @@ fn calls_and_their_gpu_work_get_the_external_id_of_the_innermost_operator() {
         events.iter().filter(|event| event["cat"] == kind && event["args"]["correlation"] == id).collect()
     };
     let call = of("cuda_runtime", 10)[0];
-    // The base time of the recording is 1 ms after that of the operators, and the call begins 12 us after the
-    // recording's base time. So the call is at 1012 us.
+    // The base time of the recording is 1 ms later than that of the operators, and the call begins 12 us after the
+    // recording's base time. Therefore the call is at 1012 us.
     assert_eq!((&call["ts"], &call["args"]["External id"]), (&json!(1012.0), &json!(2)), "{call}");
     assert!(call["args"].get("stack").is_none());
-    // The innermost operators in the middle of the calls, at 13.5, 15.5 and 17.5 us, are addmm, addmm and linear.
+    // In the middle of the calls, at 13.5, 15.5 and 17.5 us, the innermost operators are addmm, addmm and linear.
     for (kind, id, operator) in
         [("kernel", 10, 2), ("gpu_memcpy", 11, 2), ("kernel", 12, 1), ("kernel", 13, 3)]
     {
@@ -219,13 +219,13 @@ fn calls_before_the_base_of_the_operators_have_negative_times() {
             .find(|event| event["cat"] == "cuda_runtime" && event["args"]["correlation"] == id)
             .unwrap()
     };
-    // The call begins 12 us after the recording's base time, which is 1000 us before the base time of the operators. So
-    // the call is at -988 us.
+    // The call begins 12 us after the recording's base time, which is 1000 us before the base time of the operators.
+    // Therefore the call is at -988 us.
     assert_eq!((&call(10)["ts"], &call(10)["args"]["External id"]), (&json!(-988.0), &json!(9)));
     assert_eq!((&call(11)["ts"], &call(16)["ts"]), (&json!(-986.0), &json!(-930.0)));
     assert!(!stderr.contains("no call is in an operator"), "{stderr}");
-    // The output has the losses and the provenance of the recording. The losses and the provenance of an earlier merge,
-    // which the trace already had, are gone.
+    // The output states the losses and the provenance of the recording. The trace already had losses and provenance
+    // from an earlier merge; these are not in the output.
     assert!(trace["gpuflame"]["provenance"].is_array() && trace["gpuflame"]["lost"].is_object());
 }
 

@@ -1,4 +1,4 @@
-//! The command as a user runs it: its messages, its output files and its exit codes.
+//! Tests the command as a user runs it: its messages, its output files and its exit codes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -42,7 +42,7 @@ fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     );
     assert!(svg.contains("<title>add [GPU1_Kernel] (5.000 us, "), "{svg}");
     assert!(!svg.contains('\u{2028}'), "{svg}");
-    // Folded stacks that another tool wrote are drawn in the same way as a recording.
+    // If another tool wrote folded stacks, they are drawn in the same way as a recording.
     fs::write(folder.join("in.folded"), "main;[GPU_Kernel]lib::gemm<float, 128> 7\n").unwrap();
     gpuflame(&folder, ["-q", "flamegraph", "in.folded", "-o", "again.svg"]).ok();
     let again = fs::read_to_string(folder.join("again.svg")).unwrap();
@@ -89,7 +89,7 @@ fn a_flame_graph_drawn_from_a_recording_equals_the_runs_own() {
     }
 }
 
-/// Runs `gpuflame ARGS` with the given umask.
+/// Runs `gpuflame ARGS` with this umask.
 fn with_umask(folder: &Path, umask: &str, args: &[&str]) {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "umask $0 && exec \"$@\"", umask, env!("CARGO_BIN_EXE_gpuflame"), "-q"]).args(args);
@@ -121,8 +121,8 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
     }
 }
 
-/// The output file belonged to another user. If the file kept its owner, that user could later write a script into the
-/// SVG, which root then opens in a browser.
+/// Before the command runs, the output file belongs to another user. If the file kept its owner, that user could later
+/// write a script into the SVG, which root then opens in a browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");
@@ -135,7 +135,7 @@ fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     }
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o644);
-    // An output file that already belongs to the same user keeps its mode.
+    // If an output file already exists and belongs to the same user, it keeps its mode.
     fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o666);
@@ -158,7 +158,8 @@ fn info_counts_the_launches_activities_and_losses_of_a_recording() {
     assert_eq!(fact("activities launched before recording"), 1);
     assert_eq!(fact("activities no launch stack"), 1);
     assert_eq!(info["devices"][0]["gpu_time_ns"], 42_001);
-    // gemm and the copy overlap, so GPU 0 is busy from 20 to 40.001 us. `early` keeps it busy from 0 to 10.
+    // The kernel gemm and the copy overlap, so GPU 0 is busy from 20 to 40.001 us. The kernel `early` keeps GPU 0 busy
+    // from 0 to 10 us.
     assert_eq!(info["devices"][0]["busy_ns"], 30_001);
     assert_eq!(info["devices"][1]["busy_ns"], 15_000);
     assert_eq!(info["losses"][0]["lost"], "timestamp_not_collected");
@@ -202,8 +203,8 @@ fn unreadable_input_files_are_reported_with_a_next_step() {
 fn a_truncated_recording_is_read_up_to_the_truncation() {
     let folder = scratch("cli");
     let whole = handmade::bytes();
-    // The end row marks a recording as complete. So the file without its end row counts as truncated. The row before
-    // the end row closes the window.
+    // The end row marks a recording as complete. Therefore a file without its end row counts as truncated. The row
+    // before the end row closes the recording window.
     fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 10]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "cut.gfr", "--format", "folded"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, handmade::FOLDED), "only the end of the window is lost");

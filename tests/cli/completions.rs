@@ -1,4 +1,4 @@
-//! Completions as shells load them, and man pages as `man` reads them.
+//! Tests completions as shells load them, and man pages as `man` reads them.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::Command;
 use crate::support::command::gpuflame;
 use crate::support::{scratch, skip};
 
-/// Runs a script in a shell whose `$PATH` has the command. Returns its standard output, or `None` if the shell is not
-/// installed.
+/// Runs a script in a shell that finds the command in `$PATH`. Returns the script's standard output, or `None` if the
+/// shell is not installed.
 fn in_shell(shell: &[&str], folder: &Path, script: &str) -> Option<String> {
     let built = Path::new(env!("CARGO_BIN_EXE_gpuflame")).parent().unwrap();
     let path = format!("{}:{}", built.display(), std::env::var("PATH").unwrap());

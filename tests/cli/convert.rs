@@ -1,4 +1,4 @@
-//! Output of `gpuflame convert`, compared with the hand-made recording. Formats that have a viewer are covered in
+//! Compares the output of `gpuflame convert` with the hand-made recording. If a format has a viewer, it is tested in
 //! `viewers.rs` as well.
 use std::fs;
 
@@ -44,7 +44,7 @@ fn the_order_in_which_buffers_arrive_changes_no_format() {
         }
         let [a, b] = ["hand", "back"].map(|name| fs::read(folder.join(format!("{name}.parquet"))).unwrap());
         let (a, b) = match format {
-            // The output contains the name of its input file, so the name is replaced before the comparison.
+            // The output contains the name of its input file, so the test replaces this name before the comparison.
             "speedscope" => (String::from_utf8(a).unwrap().replace("hand.gfr", "back.gfr").into_bytes(), b),
             _ => (a, b),
         };
@@ -113,7 +113,7 @@ fn chrome_times_are_exact_to_the_nanosecond_and_flows_connect_calls_to_work() {
     };
     assert_eq!(of("kernel", "X").len(), 5);
     assert_eq!(of("cuda_runtime", "X").len(), 7);
-    // An f64 cannot represent this time in microseconds since 1970 exactly, but its text is exact.
+    // An f64 cannot represent this time in microseconds since 1970 exactly, but the text in the output is exact.
     assert!(text.contains("\"ts\":30.000,\"dur\":10.001"), "{text}");
     for end in of("ac2g", "f") {
         let begin = of("ac2g", "s").into_iter().find(|begin| begin["id"] == end["id"]).unwrap();
@@ -164,7 +164,8 @@ fn tracesmiths_binary_format_reads_back_event_by_event() {
     assert_eq!((reader.byte(), reader.number()), (3, 2), "a table of two GPUs");
     for device in 0..2 {
         assert_eq!((reader.number(), reader.text()), (device, format!("GPU {device}")));
-        // A recording has no value for the GPU's vendor and for nine numbers of its SBT entry, so they are empty or 0.
+        // A recording does not contain the GPU's vendor and nine numbers of its SBT entry, so these fields are empty or
+        // 0.
         assert_eq!((reader.text(), [(); 9].map(|()| reader.number())), (String::new(), [0; 9]));
     }
     assert!(reader.0.is_empty());
@@ -237,7 +238,7 @@ fn chrome_output_has_the_same_stacks_when_read_back() {
     handmade::recording(&folder);
     let drawn = |name: &str| gpuflame(&folder, ["-q", "flamegraph", name]).ok().stdout;
     gpuflame(&folder, ["convert", "hand.gfr", "-o", "hand.json"]).ok();
-    // A timeline cannot show GPU work without times. GPU work whose launch is missing has no stack.
+    // A timeline cannot show GPU work whose times are unknown. GPU work whose launch is missing has no stack.
     let timed = |text: String| -> Vec<String> {
         let is_timed = |line: &&str| line.starts_with("main;") && !line.ends_with(" 0");
         text.lines().filter(is_timed).map(str::to_owned).collect()

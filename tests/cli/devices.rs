@@ -1,4 +1,5 @@
-//! `gpuflame devices` on the simulated CUDA libraries, with fake drivers that the test compiles, and without a driver.
+//! Tests `gpuflame devices` on the simulated CUDA libraries, on fake drivers that the test compiles, and without a
+//! driver.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{cuda, scratch, stage};
 
-/// Runs the verb in an empty folder, with only the given libraries and environment variables.
+/// Runs the command in an empty folder, with only the given libraries and environment variables.
 fn devices(libraries: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     for (name, _) in std::env::vars_os() {
@@ -22,7 +23,7 @@ fn devices(libraries: &Path, variables: &[(&str, &str)], args: &[&str]) -> Outpu
     command.env("LD_LIBRARY_PATH", libraries).envs(variables.iter().copied()).output().unwrap()
 }
 
-/// Runs the verb, and returns its exit code, its JSON and its messages.
+/// Runs the command, and returns its exit code, its JSON and its messages.
 fn answer(libraries: &Path, variables: &[(&str, &str)]) -> (i32, Value, String) {
     let ran = devices(libraries, variables, &["--format", "json"]);
     let said = String::from_utf8(ran.stderr).unwrap();
@@ -72,7 +73,7 @@ fn devices_without_a_driver_or_a_gpu_exits_with_1_and_a_reason() {
         "{said}"
     );
     assert_eq!((&found["found_gpus"], &found["driver"]), (&json!([]), &json!([])));
-    // A library that the user names is listed, but is not loaded if there is no driver.
+    // If a user names a library, it is listed, but it is not loaded if there is no driver.
     let (_, found, _) = answer(Path::new("/nowhere"), &[("GPUFLAME_CUPTI", "/opt/libcupti.so.13")]);
     let expected = json!([{
         "state": "not loaded", "version": null, "file": "/opt/libcupti.so.13", "why": "named by GPUFLAME_CUPTI",
@@ -104,9 +105,9 @@ fn an_unusable_cupti_is_listed_with_the_reason() {
     assert!(cupti["why"].as_str().unwrap().contains("cannot open shared object file"), "{cupti}");
 }
 
-/// C source of a fake driver with one GPU. The driver ends the process if a CUDA context is created. Like old drivers,
-/// it lacks the functions that return the GPU's UUID, memory size and PCI address. `INIT` is replaced by the body of
-/// `cuInit`.
+/// C source of a fake driver with one GPU. The fake driver ends the process if a CUDA context is created. Like old
+/// drivers, the fake driver lacks the functions that return the GPU's UUID, memory size and PCI address. `INIT` is
+/// replaced by the body of `cuInit`.
 const DRIVER: &str = "
 #include <stdlib.h>
 #include <string.h>

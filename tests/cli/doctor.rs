@@ -1,5 +1,5 @@
-//! Tests `gpuflame doctor`. Together, the tests make doctor print every kind of line that it can print. The tests use
-//! the simulated CUDA libraries, and need no GPU.
+//! Tests `gpuflame doctor`. Together, these tests make doctor print every kind of line that it can print. The tests use
+//! the simulated CUDA libraries, so they need no GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::{cuda, gpuflame, scratch, stage};
 
-/// Output of doctor: its exit code, and the subject, result, finding and remedy of each check.
+/// Output of doctor: its exit code, and four texts for each check: subject, result, finding and remedy.
 struct Said {
     code: i32,
     lines: Vec<(String, String, String, String)>,
@@ -43,8 +43,8 @@ fn doctor_in(folder: &Path, libraries: &Path, library: &Path, variables: &[(&str
 }
 
 impl Said {
-    /// Asserts that exactly one line of doctor's output is about `what` and has this result, and that its finding or
-    /// its remedy contains `words`. A line that is not ok must have a remedy.
+    /// Asserts that exactly one line of doctor's output is about `what` and has this result, and that the line's
+    /// finding or remedy contains `words`. A line whose result is not ok must have a remedy.
     fn has(&self, what: &str, result: &str, words: &[&str]) -> &Self {
         let of_it = |line: &&(String, String, String, String)| line.0 == what && line.1 == result;
         let said: Vec<_> =

@@ -1,5 +1,5 @@
-//! The options of all verbs: every verb uses the same names for them, times have units, a mistake gets a helpful
-//! message, and so does an empty result.
+//! Tests the options of all verbs: every verb uses the same names for them, times have units, and both a mistake and an
+//! empty result get a helpful message.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ fn folder() -> std::path::PathBuf {
     folder
 }
 
-/// Asserts that the parser rejected the command line and printed `tip`, and not its usual tip to pass an option as a
+/// Asserts that the parser rejected the command line and printed `tip` instead of its usual tip to pass an option as a
 /// value.
 fn refused(ran: &Ran, tip: &str) {
     assert_eq!(ran.code, 2, "{}", ran.stderr);
@@ -40,7 +40,7 @@ fn times_have_units_in_every_verb_that_takes_one() {
     for (from, to) in [("50us", "60us"), ("0.05ms", "0.06ms"), ("0.00005s", "60000ns")] {
         assert_eq!(view(from, to), expected, "{from} {to}");
     }
-    // `extract` counts time from the first operation, as `view` does.
+    // The verb `extract` counts time from the first operation, as `view` does.
     let extract =
         |args: &[&str]| gpuflame(&folder, [&["extract", "hand.gfr", "-o", "-"], args].concat()).ok().stdout;
     let cut = extract(&["--from", "50us", "--to", "0.06ms"]);

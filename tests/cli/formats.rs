@@ -14,7 +14,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 
 const BASE: u64 = 1_760_000_000_000_000_000;
-/// Values that a file does not contain by chance: an id, a grid size, a number of bytes, and a duration.
+/// Values that would not be in a file by chance: an id, a grid size, a number of bytes, and a duration.
 const ID: u32 = 987_650_000;
 const GRID: u32 = 791_919;
 const BYTES: u64 = 40_960_123;
@@ -24,8 +24,8 @@ fn at(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 
-/// Returns a recording with launches of two threads, a graph, a wait, an event for which a stream waits, and a launch without
-/// work.
+/// Returns a recording with launches of two threads, a graph, a wait, a CUDA event for which a stream waits, and a
+/// launch without GPU work.
 fn everything() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: Row<'_>| writer.row(&row).unwrap();
@@ -148,7 +148,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Content of an output file, and the word for its format, which determines how the file encodes numbers.
+/// Content of an output file, and the name of its format, from which the test knows how the file encodes numbers.
 struct Written {
     bytes: Vec<u8>,
     word: String,
@@ -193,7 +193,7 @@ impl Written {
     }
 }
 
-/// Returns the contents of all files that `convert` writes for a format, joined.
+/// Returns the joined contents of all files that `convert` writes for a format.
 fn written(folder: &Path, word: &str) -> Written {
     let name = match word {
         "csv" => "out.csv",
@@ -263,7 +263,8 @@ fn graph_and_pending_launch_stacks_survive_conversion_to_readable_formats() {
     let before = drawn(&folder, "all.gfr");
     assert!(before.iter().any(|line| line.contains("cudaGraphLaunch;[graph];capture_fn")), "{before:?}");
     assert!(before.iter().any(|line| line.contains("never_fn")), "{before:?}");
-    // Losses are not part of the exported formats, so the lines about losses are missing when an export is read again.
+    // Losses are not part of the exported formats, so the lines about losses are missing when an exported file is read
+    // again.
     let kept = |line: &&String| !line.contains("lost:") && !line.contains("dropped]");
     let kept: Vec<_> = before.iter().filter(kept).cloned().collect();
     for name in ["all.json", "all.sbt"] {

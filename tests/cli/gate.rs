@@ -13,14 +13,14 @@ use crate::support::command::{Ran, gpuflame};
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Noise, in thousandths, of 7 pairs of runs, in the order of the runs. The noise has a standard deviation of about 10
-/// and a mean of 0.
+/// Noise, in thousandths, of 7 pairs of runs, in the order in which the runs ran. The noise has a standard deviation of
+/// about 10 and a mean of 0.
 const NOISE: [i64; 14] = [4, -9, 12, -3, -14, 8, 1, 15, -6, -11, 10, 3, -17, 7];
 
 /// A kernel whose name has characters that are special in Markdown and tables.
 const ODD: &str = "void a|`b`<float>(int*)";
 
-/// Writes a trace of 4 steps. Each step has a kernel of 10 ms and a kernel of 5 ms. `permille`: factor for every
+/// Writes a trace of 4 steps. Each step has a kernel of 10 ms and a kernel of 5 ms. `permille` is the factor for every
 /// duration, in thousandths.
 fn run(path: &Path, permille: i64) {
     let mut trace = Trace::default();
@@ -38,8 +38,8 @@ fn run(path: &Path, permille: i64) {
     trace.write(path);
 }
 
-/// Writes `pairs` pairs of runs, `NAME-before-N.json` and `NAME-after-N.json`. `noise`: factor of [`NOISE`]. `change`: change
-/// in thousandths. Returns the arguments that name the runs.
+/// Writes `pairs` pairs of runs, `NAME-before-N.json` and `NAME-after-N.json`. `noise` is a factor for the values of
+/// [`NOISE`]. `change` is the change in thousandths. Returns the command-line arguments that name the runs.
 fn runs(folder: &Path, name: &str, pairs: usize, noise: i64, change: i64) -> Vec<String> {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for pair in 0..pairs {
@@ -109,9 +109,9 @@ fn changes_are_listed_by_total_step_kernel_and_stack_in_ns_per_run() {
         found.unwrap_or_else(|| panic!("no {by} {name} in {rows:#?}"))
     };
     assert_eq!((&rows[0]["by"], &rows[1]["by"]), (&"total".into(), &"step".into()));
-    // The runs before the change take 1,000, 1,004 and 1,008 thousandths of 4 x 15 ms. The runs after the change take
-    // 1.1 times 1,002, 1,006 and 1,010 thousandths of 4 x 15 ms, rounded down. Once the drift of the machine is
-    // removed, the change is 10 %.
+    // The kernels in the runs before the change take 1,000, 1,004 and 1,008 thousandths of 4 x 15 ms. The kernels in
+    // the runs after the change take 1.1 times 1,002, 1,006 and 1,010 thousandths of 4 x 15 ms, rounded down. If the
+    // drift of the machine is removed, the change is 10 %.
     let total = row("total", "GPU work");
     assert_eq!(total["before_ns"], 60_240_000);
     let near = |value: &Value, expected: f64, within: f64| {
@@ -123,7 +123,7 @@ fn changes_are_listed_by_total_step_kernel_and_stack_in_ns_per_run() {
     near(&row("kernel", "gemm")["change_ns"], 4_016_000.0, 40_000.0);
     near(&row("kernel", ODD)["change_ns"], 2_008_000.0, 20_000.0);
     near(&row("stack", "ProfilerStep#N;cudaLaunchKernel")["change_percent"], 10.0, 0.1);
-    // A step also has 2 x 20 us outside of kernels, which do not change.
+    // A step also has 2 x 20 us outside of kernels, and this time does not change.
     near(&row("step", "mean step")["change_ns"], 1_506_000.0, 15_000.0);
     assert!(rows.iter().any(|row| row["by"] == "idle" && row["share_of"] == "wall"), "{rows:#?}");
 }
@@ -218,8 +218,8 @@ fn the_order_of_the_files_pairs_the_runs() {
     };
     // If the runs are given in the order in which they ran, the drift of 2 thousandths per run is removed.
     assert!(percent(&runs).abs() < 0.02, "{}", percent(&runs));
-    // If the runs are given in another order, the line fitted through all values is not the drift. So a part of the
-    // drift remains, and looks like a change.
+    // If the runs are given in another order, the line that is fitted through all values does not have the slope of the
+    // drift. Therefore a part of the drift remains, and looks like a change.
     let mut shuffled = runs.clone();
     shuffled.swap(0, 3);
     shuffled.swap(2, 5);
@@ -272,7 +272,7 @@ fn a_baseline_replaces_the_recordings_before_the_change() {
 }
 
 /// Writes the file of sums that gpuflame writes by default, for the hand-made recording without the launch that has no
-/// GPU work. `permille`: factor for all durations, in thousandths.
+/// GPU work. `permille` is the factor for all durations, in thousandths.
 fn sums(path: &Path, permille: u64) {
     let rows = handmade::bytes();
     let mut explain = Explain::new(Options { has_squares: true, merge_threads: true, ..Options::default() });

@@ -16,7 +16,7 @@ fn gpuperf(options: &[&str], command: &[&str]) -> Run {
         .args(command.iter().copied())
 }
 
-/// Returns which of the file names that the tutorial uses exist after a run.
+/// Returns those of the tutorial's file names for which a file exists after a run.
 fn files(done: &Done) -> Vec<&'static str> {
     let all = ["cpu_results.txt", "gpu_results.json", "gpu_results.txt", "merged_trace.folded"];
     all.into_iter().filter(|name| done.folder.join(name).exists()).collect()

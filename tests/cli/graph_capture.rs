@@ -1,4 +1,4 @@
-//! CUDA graphs whose capture is in one trace file and whose launches are in another. All traces are hand-made.
+//! Tests CUDA graphs whose capture is in one trace file and whose launches are in another. All traces are hand-made.
 use std::fs;
 use std::path::Path;
 
@@ -35,8 +35,8 @@ fn layer(at: u64, name: &str, kernels: &[&str]) -> Vec<String> {
     events
 }
 
-/// Returns the events of a graph launch at `at`. Each operation of the graph takes 10 us, and is given as (name,
-/// stream, more arguments).
+/// Returns the events of a graph launch at the time `at`. Each operation of the graph takes 10 us, and is given as
+/// (name, stream, further arguments).
 fn launch(at: u64, ops: &[(&str, u32, &str)]) -> Vec<String> {
     let mut events = vec![slice("cuda_runtime", "hipGraphLaunch", at, 5, &format!(r#""correlation":{at}"#))];
     events.extend((1..).zip(ops).map(|(place, (name, stream, more))| {
@@ -78,7 +78,8 @@ fn graph_operations_are_attached_to_captured_calls_by_order_and_name() {
                     hipGraphLaunch;[graph];nn.Module: Layer_1;hipModuleLaunchKernel;[GPU_Kernel]norm 20000\n";
     assert_eq!(ran.stdout, expected);
     assert!(ran.stderr.contains("100.0 % of the graphs' GPU time (100"), "{}", ran.stderr);
-    // If the file that contains the capture is not read, stacks contain the graph launch but no layer of the model.
+    // If the file that contains the capture is not read, stacks contain the graph launch but do not contain a layer of
+    // the model.
     let alone = gpuflame(&folder, ["flamegraph", "run.json"]).ok().stdout;
     assert!(!alone.contains("nn.Module"), "{alone}");
 }

@@ -1,5 +1,5 @@
-//! `merge-ranks` on the files of a job: whether all files belong to the same job, which ranks are missing, and which
-//! rank arrived last at each collective.
+//! Tests `merge-ranks` on the files of a job: whether all files belong to the same job, which ranks are missing, and
+//! which rank arrived last at each collective.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,11 +54,11 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
         (&8.into(), &2.into(), &6.into()),
         "{job}"
     );
-    // For a single file, the rank is the one that the file itself states.
+    // If there is only one file, the rank is the one that the file itself states.
     let (tables, remarks) = merge(&folder, &["3.json"]);
     assert_eq!(tables["ranks"][0]["rank"], 3);
     assert!(remarks.contains("7 of 8 ranks are missing: 0 to 2, 4 to 7"), "{remarks}");
-    // Ranks that are assigned by the order of the files do not show which ranks are missing.
+    // If ranks are assigned by the order of the files, they do not show which ranks are missing.
     let (_, remarks) = merge(&folder, &["3.json", "0.json", "--assume-order"]);
     assert!(remarks.contains("6 of 8 ranks are missing; "), "{remarks}");
     // In these cases no rank is known to be missing, because all ranks are present or the number of ranks is unknown.
@@ -69,8 +69,8 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     write(&folder, "3.json", r#""rank": 3"#, &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && !remarks.contains("missing"), "{remarks}");
-    // Ranks 0 to 3 of a job with 4 ranks are possible, but a file states rank 5. So the ranks must be numbered in
-    // another way.
+    // Ranks 0 to 3 of a job with 4 ranks are possible, but a file states rank 5. Therefore the ranks of this job must
+    // be numbered in another way.
     write(&folder, "3.json", &info(5, 4), &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && remarks.contains("number them otherwise"), "{remarks}");
@@ -171,7 +171,8 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ra
     let reason = unknown["unknown_because"].as_str().unwrap();
     assert!(reason.contains("ranks 0 and 2 are 2.000 s apart") && reason.contains("clocks"), "{reason}");
     assert_eq!(rows.len(), 2);
-    // Rank 1 has fewer reductions than rank 0. So it is unknown which reductions of the two ranks belong together.
+    // Rank 1 has fewer reductions than rank 0. Therefore it is unknown which reductions of the two ranks belong
+    // together.
     write(&folder, "rank1.json", "", &[(reduce, 1000.0, 100.0)]);
     let (tables, _) = merge(&folder, &["."]);
     let text = tables["last_to_collectives"].to_string();
@@ -188,8 +189,8 @@ fn clocks_that_differ_are_aligned_by_the_collectives_and_the_error_is_stated() {
     let folder = folder();
     rank_traces::two_ranks(&folder);
     let (tables, remarks) = merge(&folder, &["."]);
-    // The rank that enters last enters each gather 10 us before the gather ends, and each reduce 5 us before the reduce
-    // ends.
+    // The rank that enters a collective last enters each gather 10 us before the gather ends, and each reduce 5 us
+    // before the reduce ends.
     let stated =
         "are up to 11.500 s apart; they were aligned by 6 collectives, with an error of at most 10.000 us";
     assert!(remarks.contains(stated), "{remarks}");
@@ -199,14 +200,14 @@ fn clocks_that_differ_are_aligned_by_the_collectives_and_the_error_is_stated() {
     let gather = row(rank_traces::GATHER);
     let figures = ["rank", "last", "of", "behind_next_ns"].map(|key| gather[key].clone());
     assert_eq!(figures, [Value::from(1), 3.into(), 3.into(), 60_000.into()], "{gather}");
-    // Rank 0 arrives at the reduce 10 us after rank 1. The error of the aligned clocks is just as large, so the last
-    // rank is unknown.
+    // Rank 0 arrives at the reduce 10 us after rank 1. The error of the aligned clocks is also 10 us, so it is unknown
+    // which rank arrived last.
     let reduce = row(rank_traces::REDUCE);
     let reason = reduce["unknown_because"].as_str().unwrap();
     assert_eq!(reason, "no rank was clearly the last to any of 3");
 }
 
-/// Verbs that read several files as the ranks of one job, each with the flags that it needs for that.
+/// Verbs that read several files as the ranks of one job, each with the flags that it needs to do so.
 const RANK_VERBS: [&[&str]; 7] = [
     &["merge-ranks"],
     &["stragglers"],
@@ -220,7 +221,8 @@ const RANK_VERBS: [&[&str]; 7] = [
 #[test]
 fn each_verb_of_ranks_takes_the_flag_that_its_message_proposes() {
     let folder = folder();
-    // Neither the contents nor the names of these files give a rank number. Both ranks run the same three collectives.
+    // The ranks of these files are unknown, from both their contents and their names. Both ranks run the same three
+    // collectives.
     for (name, gemm) in [("north.json", 5.0), ("south.json", 8.0)] {
         let step = |start: f64| {
             [("gemm", start, gemm), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start + 10.0, 2.0)]
@@ -232,8 +234,8 @@ fn each_verb_of_ranks_takes_the_flag_that_its_message_proposes() {
         gpuflame(&folder, &args).fails(2, &["north.json", "--assume-order"]);
         gpuflame(&folder, [&args[..], &["--assume-order"]].concat()).ok();
     }
-    // The files are replaced by files without collectives. The next command compares files too, so it needs the same
-    // flag.
+    // The test replaces the files by files without collectives. The next command also compares files, so it needs the
+    // same flag.
     for name in ["north.json", "south.json"] {
         write(&folder, name, "", &[GEMM]);
     }

@@ -1,7 +1,7 @@
-//! `extract` and `stats`, compared with an independent implementation of the tool `kernel_extractor` for Paddle's
-//! traces. The implementation uses `serde_json` for the JSON, `f64` microseconds for all times, and the `csv` crate for
-//! the table. With `compat`, gpuflame's output equals that of the implementation byte by byte. Without `compat`,
-//! gpuflame's output differs only where `kernel_extractor` rounds or is wrong.
+//! Compares `extract` and `stats` with an independent implementation of the tool `kernel_extractor` for Paddle's
+//! traces. The independent implementation uses `serde_json` for the JSON, `f64` microseconds for all times, and the
+//! `csv` crate for the table. With `compat`, gpuflame's output equals that of the independent implementation byte by
+//! byte. Without `compat`, gpuflame's output differs only in places where `kernel_extractor` rounds or is wrong.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Random {
     }
 }
 
-/// Returns an event in Paddle's format. The times `from` and `to` are in nanoseconds.
+/// Returns a trace event in Paddle's format. The times `from` and `to` are in nanoseconds.
 fn event(category: &str, name: String, from: u64, to: u64) -> Value {
     let micros = |nanos: u64| format!("{}.{:03} us", nanos / 1000, nanos % 1000);
     json!({
@@ -30,9 +30,9 @@ fn event(category: &str, name: String, from: u64, to: u64) -> Value {
     })
 }
 
-/// Returns a trace of the steps of an inference server. Most steps are alike. Some steps are longer, some lack the
-/// operation to which steps are trimmed, and some have an extra operation. Some operations cross the boundary between
-/// two steps. With `overlap`, the operations are on two streams.
+/// Returns a trace of the steps of an inference server. Most steps have the same operations. Some steps are longer,
+/// some lack the operation to which steps are trimmed, and some have an extra operation. Some operations cross the
+/// boundary between two steps. With `overlap`, the operations are on two streams.
 fn trace(random: &mut Random, overlap: bool) -> Value {
     const NAMES: [&str; 5] =
         ["gemm<float, [4]>", "MEMCPY_DtoH", "say \"hi\", you", "softmax [fast]", "x[3 cm]"];
@@ -59,14 +59,15 @@ fn trace(random: &mut Random, overlap: bool) -> Value {
         events.push(event("Operator", "matmul".to_owned(), start, start + 9));
         at = end + 1_000;
     }
-    // Paddle's logger writes events in the order in which its threads reach the file, so the events are shuffled.
+    // Paddle's logger writes events in the order in which its threads reach the file, so this function shuffles the
+    // events.
     for from in (1..events.len()).rev() {
         events.swap(from, random.below(from as u64 + 1) as usize);
     }
     json!({"schemaVersion": "1.0.2", "traceEvents": events, "span_indx": "0"})
 }
 
-/// Returns name, start and end of all events in these categories that have both times, sorted by start.
+/// Returns name, start and end of all events in these categories that have both a start and an end, sorted by start.
 fn found(trace: &Value, categories: &[&str]) -> Vec<(String, f64, f64)> {
     let time = |event: &Value, key: &str| -> Option<f64> {
         event["args"][key].as_str()?.split_whitespace().next()?.parse().ok()
@@ -102,8 +103,8 @@ fn their_extract(trace: &Value, first: f64, last: f64) -> String {
     )
 }
 
-/// Returns the output of `kernel_extractor stats`. Returns `None` if two counts of operations per step are equally
-/// frequent, because the tool may then choose either.
+/// Returns the output of `kernel_extractor stats`. Returns `None` if two numbers of operations per step are equally
+/// frequent, because the tool may then choose either of them.
 fn their_stats(trace: &Value, trim: Option<&str>, max_ms: f64) -> Option<String> {
     let steps = found(trace, &["ProfileStep"]).into_iter().filter(|step| step.2 - step.1 <= max_ms * 1000.0);
     let ops = found(trace, &OPS);

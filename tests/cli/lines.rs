@@ -1,5 +1,5 @@
-//! GPU time per source line, and source lines in exported files. The expected values for the recording and the trace
-//! are worked out by hand.
+//! Tests GPU time per source line, and source lines in exported files. The expected values for the recording and for
+//! the trace are worked out by hand.
 
 use std::fs;
 use std::io::Read as _;
@@ -21,11 +21,13 @@ use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Kernels that ran one after the other: id of the name, id of the launching stack, and duration in microseconds.
+/// Kernels that ran one after the other, each with the id of its name, the id of the launching stack, and its duration
+/// in microseconds.
 const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
 
-/// Returns a recording in which `main` calls `Block.forward`. Line 12 of `Block.forward` launches (stack 2), and so
-/// does its line 13 through `native` (stack 3). `native` also launches without a Python caller.
+/// Returns a recording in which `main` calls `Block.forward`. Line 12 of `Block.forward` launches kernels itself (stack
+/// 2), and its line 13 launches kernels through `native` (stack 3). `native` also launches kernels without a Python
+/// caller.
 fn recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: &Row<'_>| writer.row(row).unwrap();
@@ -36,7 +38,7 @@ fn recording() -> Vec<u8> {
         row(&Row::Name { id: NameId(id), text });
     }
     // The line table in the format of CPython 3.11 maps two bytes of code to line 12, and two bytes to line 13. `main`
-    // has no line table.
+    // has no line table, so its lines are unknown.
     let code = |id, name, file, first_line, lines| CodeObject {
         id: CodeId(id),
         version: 0x030b,
@@ -169,7 +171,7 @@ fn source_files_and_lines_are_exported() {
     let places: Vec<_> =
         stacks.lines().map(|line| line.split(',').skip(8).collect::<Vec<_>>().join(",")).collect();
     assert_eq!(places, ["language,file,line", "Python,/srv/model.py,12", "Python,/srv/model.py,13", ",,"]);
-    // The table has a row for each kernel, sorted by time.
+    // The printed table has a row for each kernel, sorted by time.
     let [twelve, thirteen] = ["Python,/srv/model.py,12", "Python,/srv/model.py,13"];
     let of_kernels = [twelve, twelve, thirteen, ",,", twelve, twelve];
     assert_eq!(arrow_places(&folder), of_kernels);
@@ -186,8 +188,8 @@ fn source_files_and_lines_are_exported() {
     }
 }
 
-/// When gpuflame reads its own export, Python functions must not count as native code, although they have file names as
-/// native functions do.
+/// When gpuflame reads its own export, Python functions must not count as native code, although they have file names
+/// like native functions.
 #[test]
 fn python_functions_stay_python_after_export_and_reimport() {
     let folder = scratch("lines");
@@ -205,9 +207,9 @@ fn python_functions_stay_python_after_export_and_reimport() {
     }
 }
 
-/// Returns the fields of a protobuf message. Each field is its field number, its value if it is a number, and its bytes
-/// if it is a text or a message. This reader follows the documentation of the encoding, and shares no code with
-/// gpuflame's writer.
+/// Returns the fields of a protobuf message. Each field consists of its field number, its value if it is a number, and
+/// its bytes if it is a text or a message. This reader follows the documentation of protobuf's encoding, and shares no
+/// code with gpuflame's writer.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap();
@@ -233,12 +235,12 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     found
 }
 
-/// The messages or texts in field `number` of a message.
+/// Returns the messages or texts in the field `number` of a message.
 fn parts(message: &[u8], number: u64) -> Vec<&[u8]> {
     fields(message).into_iter().filter(|(field, ..)| *field == number).map(|(.., bytes)| bytes).collect()
 }
 
-/// The number in field `number` of a message; 0 if the field is missing.
+/// Returns the number in the field `number` of a message; 0 if the field is missing.
 fn number(message: &[u8], number: u64) -> u64 {
     fields(message).into_iter().find(|(field, ..)| *field == number).map_or(0, |(_, value, _)| value)
 }
@@ -304,8 +306,8 @@ fn perfetto_contains_the_files_and_lines_of_python_functions() {
 fn lines_of_user_code_are_preferred_to_lines_of_wrappers() {
     let folder = scratch("lines");
     let mut trace = Trace::default();
-    // The stack of the first launch has a frame of user code between frames of PyTorch. The stack of the second launch
-    // has only frames of PyTorch.
+    // In the stack of the first launch, a frame of user code is between frames of PyTorch. The stack of the second
+    // launch has only frames of PyTorch.
     trace.python("torch/nn/modules/module.py(1501): _call_impl", 1, 0, 50);
     trace.python("/srv/model.py(12): forward", 1, 1, 49);
     trace.python("torch/nn/modules/linear.py(113): forward", 1, 2, 48).launch(1, "gemm", 1, 4, 10, 40);
@@ -329,7 +331,7 @@ fn functions_can_be_summed_without_their_callers() {
         let ran = gpuflame(&folder, arguments.iter().chain(options)).ok();
         let tables: Value = serde_json::from_str(&ran.stdout).unwrap();
         let rows = tables["function"].as_array().unwrap();
-        // The trace has no CPU samples, so all CPU columns are empty.
+        // The trace contains no CPU samples, so all CPU columns are empty.
         assert!(rows.iter().all(|row| row["cpu_ns"].is_null() && row["waiting_ns"].is_null()));
         rows.iter()
             .map(|row| (row["function"].as_str().unwrap().to_owned(), row["gpu_ns"].as_u64().unwrap()))

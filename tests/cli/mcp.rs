@@ -25,7 +25,7 @@ struct Client {
     server: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// Replies that arrived while the client waited for another reply.
+    /// Replies that arrived while the client waited for the reply to another request.
     replies: Vec<Value>,
     last_id: u64,
 }
@@ -42,7 +42,8 @@ impl Client {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // If the client no longer exists, this reading thread ends and closes its end of the pipe.
+                // If the client no longer exists, this reading thread ends and closes its end of the pipe to the
+                // server.
                 if sender.send(line).is_err() {
                     return;
                 }
@@ -75,7 +76,7 @@ impl Client {
         self.send_line(message.to_string().as_bytes());
     }
 
-    /// Sends a request, and returns its id.
+    /// Sends a request to the server, and returns the request's id.
     fn ask(&mut self, method: &str, params: &Value) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
@@ -108,7 +109,7 @@ impl Client {
         Answer::new(&self.reply(id))
     }
 
-    /// Ids of the processes that the server runs.
+    /// Ids of the processes that the server has started and that still run.
     fn children(&self) -> BTreeSet<u32> {
         let parent = self.server.id().to_string();
         let ids =
@@ -182,7 +183,7 @@ impl Answer {
         }
     }
 
-    /// Returns the text of a refusal, which must be its only text.
+    /// Returns the text of a refusal, which must be the only text in the reply.
     fn refusal(&self) -> &str {
         assert!(self.is_error && self.texts.len() == 1, "{self:?}");
         &self.texts[0]
@@ -359,7 +360,7 @@ fn garbage_between_messages_changes_nothing() {
     garbage.iter().for_each(|line| client.send_line(line));
     client.initialize();
     garbage.iter().for_each(|line| client.send_line(line));
-    // The server must not store a line without an end, because such a line could fill the memory.
+    // The server must not store a line that never ends, because such a line could fill the memory.
     let long = vec![b'x'; 1 << 20];
     for _ in 0..40 {
         client.stdin.as_mut().unwrap().write_all(&long).unwrap();
@@ -401,7 +402,7 @@ fn a_client_that_reads_no_more_ends_the_server() {
         assert!(Instant::now() < deadline, "the server still runs without a reader");
         client.last_id += 1;
         let ping = json!({"jsonrpc": "2.0", "id": client.last_id, "method": "ping"});
-        // The server may already have ended, so a write error is ignored.
+        // The server may already have ended, so the client ignores a write error.
         let _ = client.stdin.as_mut().unwrap().write_all(format!("{ping}\n").as_bytes());
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// A made-up launch: its time, thread, stack and kernel duration.
+/// A made-up launch: the time and thread of its call, its stack, and the duration of its kernel.
 #[derive(Clone, Copy)]
 struct Truth {
     time: u64,
@@ -44,7 +44,8 @@ fn truth(count: usize, threads: u32) -> Vec<Truth> {
         .collect()
 }
 
-/// Writes the CPU stacks of the launches that `keep` selects. The time of each stack is `late` ns after the launch.
+/// Writes the CPU stacks of those launches for which `keep` returns true. The time of each stack is `late` ns later
+/// than the launch.
 fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl Fn(usize) -> bool) {
     let mut text = String::new();
     for (at, launch) in truth.iter().enumerate().filter(|(at, _)| keep(*at)) {
@@ -88,7 +89,7 @@ fn folded(path: &Path) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Expected result, with every kernel under the stack that launched it.
+/// Returns the expected output, in which every kernel is under the stack that launched it.
 fn expected(truth: &[Truth]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for launch in truth {
@@ -129,7 +130,7 @@ fn the_tutorials_92732_launches_merge_into_its_seven_stacks() {
 #[test]
 fn each_threads_launches_are_matched_separately() {
     let (folder, truth) = setting(5_000, 8);
-    // Every probe is delayed by 90 us, which is more than the time between two launches.
+    // Every probe is delayed by 90 us, which is more than the time between two consecutive launches.
     write_cpu(&folder.join("cpu.txt"), &truth, 90_000, false, |_| true);
     assert_eq!(merged(&folder, &[]).0, expected(&truth));
 }
@@ -275,7 +276,8 @@ fn traces_with_a_base_time_match_the_stacks_and_unrelated_clocks_are_reported() 
         (1..=4).map(|at| format!("main;f{at};cudaLaunchKernel;[GPU_Kernel]k 5000\n")).collect();
     assert_eq!(found.stdout, expected);
     assert!(found.stderr.contains("4 of 4 stacks") && found.stderr.contains("100.0 %"), "{}", found.stderr);
-    // Without a base time, the offset between the two clocks is unknown, so `merge` uses the offset that fits best.
+    // If the base time is missing, the offset between the two clocks is unknown, so `merge` uses the offset that fits
+    // best.
     write("relative.json", 0);
     let more = fs::read_to_string(folder.join("cpu.txt")).unwrap()
         + &format!("{} app 1 1 0 main;g\n", base + 9_000_000);

@@ -1,5 +1,5 @@
-//! Tests how names in two runs are matched. Numbers that differ between runs are replaced only in the output of a view,
-//! not in the recording.
+//! Tests how the names in one run are matched with the names in another run. If a number in a name differs between
+//! runs, it is replaced only in the output of a view, not in the recording.
 
 use std::fs;
 use std::path::Path;
@@ -82,7 +82,8 @@ fn diff_matches_two_runs_of_the_same_code_despite_numbers_in_names() {
     assert_eq!(by("run", "what", "wall")["before_ns"], 1_100_000);
     assert_eq!(by("run", "what", "busy")["after_ns"], 260_000);
     assert_eq!(by("run", "what", "idle")["change_ns"], -30_000);
-    // Until the second launch call, at 1010 us, the GPU waits for the host. The kernel of that call begins 10 us later.
+    // Until the second launch call, at 1010 us, the GPU waits for the host. The kernel that this call launches begins
+    // 10 us later.
     assert_eq!(by("run", "what", "idle: host late")["before_ns"], 1_010_000 - 120_000);
     assert_eq!(by("run", "what", "idle: launch latency")["before_ns"], 10_000);
     assert_eq!(by("run", "what", "busy of a step")["before_ns"], 100_000);
@@ -140,14 +141,14 @@ fn odd_trace(folder: &Path, file: &str, kernels: [&str; 2]) {
     trace.write(&folder.join(file));
 }
 
-/// Asserts that no name made by `odd` still contains a line break.
+/// Asserts that no name that `odd` returned still contains a line break.
 fn assert_one_line_each(text: &str, by: &str) {
     assert_harmless(text, by);
     assert!(text.lines().all(|line| !line.starts_with(['y', 'z'])), "{by}: {text}");
 }
 
-/// Asserts that all files that the command wrote into `folder` are harmless to show on a terminal. Each of these files
-/// contains one of the odd names.
+/// Asserts that all files that the command wrote into `folder` can be shown on a terminal without harm. Each of these
+/// files contains one of the odd names.
 fn assert_files_are_harmless(folder: &Path) {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let ends = [".csv", ".svg", ".folded", ".speedscope", ".chrome", ".txt", ".extended"];
@@ -164,7 +165,7 @@ fn assert_files_are_harmless(folder: &Path) {
     }
 }
 
-/// A terminal gets the same names as a pipe, but cut to the terminal's width.
+/// A terminal gets the same names as a pipe, but they are cut to the terminal's width.
 #[test]
 fn names_with_terminal_control_characters_are_escaped_in_all_output() {
     let folder = scratch("odd_names");
@@ -206,7 +207,7 @@ fn names_with_terminal_control_characters_are_escaped_in_all_output() {
                 continue;
             }
             let ran = gpuflame(&folder, args.iter().chain(format.iter().flatten()));
-            // `check` exits with 1 if it finds a problem.
+            // The command `check` exits with 1 if it finds a problem.
             assert!(ran.code == 0 || (args[0], ran.code) == ("check", 1), "{args:?} {}", ran.stderr);
             assert_one_line_each(&ran.stderr, args[0]);
             assert_one_line_each(&ran.stdout, args[0]);

@@ -7,7 +7,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// Sets the arguments of the event that was added last.
+/// Sets the arguments of the trace event that was added last.
 fn args(trace: &mut Trace, args: Value) {
     trace.0.last_mut().unwrap()["args"] = args;
 }
@@ -70,7 +70,8 @@ autograd::engine::evaluate_function: ReluBackward0;ReluBackward0;cudaLaunchKerne
 model.py(1): forward;nn.Module: ReLU_0;aten::relu;cudaLaunchKernel;[GPU_Kernel]relu 20000
 ";
     assert_eq!(ran.stdout, expected);
-    // 70 of the 75 us of the backward pass are under a forward pass (93.3 %). The backward pass takes 75 of 105 us (71.4 %).
+    // 70 of the 75 us of the backward pass (93.3 %) are under operators of a forward pass. The backward pass takes 75
+    // of 105 us (71.4 %).
     assert!(ran.stderr.contains("93.3 %") && ran.stderr.contains("71.4 %"), "{}", ran.stderr);
     let autograd = gpuflame(&folder, ["flamegraph", "a.json"]).ok();
     assert!(!autograd.stdout.contains("[backward]") && autograd.stderr.is_empty(), "{autograd:?}");
@@ -88,15 +89,15 @@ fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
         let ran = gpuflame(&folder, ["flamegraph", "a.json"].iter().chain(&BACKWARD)).ok();
         ran.stdout.lines().filter(|line| line.contains("[backward]")).count()
     };
-    // Thread 3 also has an operator 7, but no operator 8. So the backward pass of thread 2, which needs the operators 7
-    // and 8, cannot belong to thread 3.
+    // Thread 3 also has an operator 7, but no operator 8. Therefore the backward pass of thread 2, which needs the
+    // operators 7 and 8, cannot belong to thread 3.
     let mut trace = training();
     operator(&mut trace, "aten::other", 3, (0, 10), 7, 0);
     assert_eq!(back(&trace), 2);
-    // With another operator, thread 3 has both operators, 7 and 8, as thread 1 has.
+    // If another operator is added, thread 3 has both operators, 7 and 8, as thread 1 has.
     operator(&mut trace, "aten::other", 3, (20, 30), 8, 0);
     assert_eq!(back(&trace), 0, "nothing is guessed");
-    // Flow arrows show which of the two threads the backward pass belongs to.
+    // Flow arrows show whether the backward pass belongs to thread 1 or to thread 3.
     for (id, thread, time, phase) in [(1, 1, 51, "s"), (1, 2, 200, "f"), (2, 1, 3, "s"), (2, 2, 250, "f")] {
         trace.0.push(json!({
             "ph": phase, "cat": "fwdbwd", "name": "fwdbwd", "id": id, "pid": 1, "tid": thread, "ts": time, "bp": "e"
@@ -153,19 +154,19 @@ fn communication_is_exposed_while_no_compute_kernel_runs() {
     };
     let found = comm(&[]);
     let device = &found["comm"][0];
-    // Communication runs from 100 to 230 us. From 150 to 170 us, computation runs at the same time.
+    // Communication runs from 100 to 230 us. From 150 to 170 us, computation overlaps the communication.
     assert_eq!((&device["comm_ns"], &device["exposed_ns"]), (&json!(130_000), &json!(110_000)));
     assert_eq!((&device["overlapped_ns"], &device["compute_ns"]), (&json!(20_000), &json!(20_000)));
     let row = |at: usize, column: &str| found["comm_stacks"][at][column].clone();
     assert_eq!((row(0, "stack"), row(0, "exposed_ns")), (json!("a;cudaLaunchKernel"), json!(80_000)));
     assert_eq!((row(1, "stack"), row(1, "exposed_ns")), (json!("b;cudaLaunchKernel"), json!(30_000)));
     assert_eq!(row(1, "total_ns"), 70_000);
-    // With the pattern `NCCL`, only kernels whose names contain it are communication. The other kernel counts as
-    // computation.
+    // With the pattern `NCCL`, only kernels whose names contain `NCCL` are communication. The other kernel in the trace
+    // counts as computation.
     let found = comm(&["--comm", "NCCL"]);
     assert_eq!(found["comm"][0]["exposed_ns"], 50_000);
     assert_eq!(found["comm"][0]["compute_ns"], 80_000);
-    // A kernel that the trace marks as a collective counts as communication.
+    // If the trace marks a kernel as a collective, the kernel counts as communication.
     trace.0[6]["args"]["Collective name"] = json!("allreduce");
     trace.write(&folder.join("a.json"));
     assert_eq!(trace.0[6]["name"], "ncclDevKernel_AllReduce");

@@ -14,7 +14,7 @@ use crate::support::command::{gpuflame, gpuflame_with};
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Folded stacks, and the sum of weights of each stack.
+/// Folded stacks, each with the sum of its weights.
 type Stacks = BTreeMap<String, u64>;
 
 /// Decodes base64 as RFC 4648 defines it, with padding.
@@ -35,7 +35,7 @@ pub(crate) fn decoded(text: &str) -> Vec<u8> {
     bytes.collect()
 }
 
-/// Returns the text between `begin` and the next `end`.
+/// Returns the text between `begin` and the next `end` after it.
 pub(crate) fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
     let from = text.find(begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
     &text[from..from + text[from..].find(end).unwrap()]
@@ -45,7 +45,7 @@ fn encoded_data(page: &str) -> &str {
     between(page, "id=\"data\">", "</script>")
 }
 
-/// Reads the data of a page as its script does.
+/// Reads the data of a page in the same way as the page's script.
 pub(crate) fn data(page: &str) -> Value {
     let mut text = String::new();
     flate2::read::ZlibDecoder::new(&decoded(encoded_data(page))[..]).read_to_string(&mut text).unwrap();
@@ -61,7 +61,7 @@ fn numbers(list: &Value) -> Vec<i64> {
     list.as_array().unwrap().iter().map(|number| number.as_i64().unwrap()).collect()
 }
 
-/// Returns the stacks of a view in the page's data, and the sum of the values of each track.
+/// Returns the stacks of a view in the page's data, and the sum of the values of each timeline track.
 fn stacks(data: &Value, id: &str) -> Option<(Stacks, BTreeMap<usize, u64>)> {
     let view = data["views"].as_array().unwrap().iter().find(|view| view["id"] == id)?;
     let [up, names, ahead, tracks, values] =
@@ -87,7 +87,8 @@ fn stacks(data: &Value, id: &str) -> Option<(Stacks, BTreeMap<usize, u64>)> {
     Some((stacks, by_track))
 }
 
-/// Returns the stacks that `gpuflame flamegraph` writes for a view. The result is empty if the input has no such view.
+/// Returns the stacks that `gpuflame flamegraph` writes for a view. If the input has no such view, the returned map is
+/// empty.
 fn folded(folder: &Path, input: &str, view: &str) -> Stacks {
     let ran = gpuflame(folder, ["flamegraph", "-q", input, "--view", view]);
     let lines = ran.stdout.lines().filter(|line| !line.starts_with("# "));
@@ -98,7 +99,7 @@ fn folded(folder: &Path, input: &str, view: &str) -> Stacks {
     stacks
 }
 
-/// Ids of the page's views, each with the corresponding word for `flamegraph --view`.
+/// Ids of the page's views, each with the value of `flamegraph --view` that prints the same view.
 const VIEWS: [(&str, &str); 6] = [
     ("gpu", "gpu"),
     ("idle", "idle"),
@@ -149,7 +150,7 @@ pub(crate) fn two_functions(path: &Path, slower_us: u64) {
 #[test]
 fn shares_of_a_run_without_a_steady_part_are_those_of_the_whole_run() {
     let folder = scratch("report-whole-run");
-    // In this trace no sequence of stacks is repeated. So the run has no steady part.
+    // In this trace no sequence of stacks is repeated. Therefore the run has no steady part.
     let mut trace = Trace::default();
     for at in 0..20_u32 {
         let (start, kernel) = (1000 * u64::from(at), format!("kernel_{at}"));
@@ -193,8 +194,8 @@ fn the_first_screen_has_the_sentences_of_the_summary_and_bars_that_add_up() {
     let data = data(&report(&folder, &["trace.json"]));
     let summary = gpuflame(&folder, ["summary", "trace.json", "--format", "json"]).ok();
     let summary: Value = serde_json::from_str(&summary.stdout).unwrap();
-    // The headline of the report is the most expensive finding. Below the headline are busy and idle time, and the
-    // total that their percentages refer to.
+    // The headline of the report is the most expensive finding. Below the headline are busy time and idle time, and the
+    // total to which their percentages refer.
     let share = summary["findings"][0]["share_percent"].as_f64().unwrap();
     let words = format!(": {share:.1} % of the steady part (");
     assert!(data["firstLine"].as_str().unwrap().contains(&words), "{} {share}", data["firstLine"]);
@@ -219,7 +220,7 @@ fn the_first_screen_has_the_sentences_of_the_summary_and_bars_that_add_up() {
 }
 
 /// Each of 20 steps takes 9 ms. In a step the host launches four kernels of 1 ms each, waits 4 ms to read a value, and
-/// computes for 4.8 ms. Without the wait a step takes 5 ms, so 19 steps save 4 ms each.
+/// computes for 4.8 ms. Without the wait, a step would take 5 ms, so 19 steps save 4 ms each.
 #[test]
 fn the_first_screen_predicts_what_a_run_without_its_waits_saves() {
     let folder = scratch("report-gain");
@@ -288,7 +289,7 @@ fn a_page_loads_nothing_and_names_are_text() {
     });
     assert!(policy.starts_with("default-src 'none'; ") && script && style, "{policy}");
     assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
-    // Only the page's own script element contains code, and no name from the trace becomes an HTML element.
+    // Only the page's own script element contains code, and a name from the trace never becomes an HTML element.
     assert_eq!(page.matches("<script").count(), 3, "data, slices and code");
     assert!(!page.contains("<img") && !page.contains("<script>alert"), "names are compressed, or escaped");
     let names = data(&page)["names"].to_string();
@@ -312,7 +313,7 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     let folder = scratch("report-large");
     let mut trace = Trace::default();
     let mut state = 7_u64;
-    // The trace has 100,000 names of 250 digits each, which no compressor can shorten to less than half.
+    // The trace has 100,000 names of 250 digits each, and no compressor can shorten these names to less than half.
     for at in 0..100_000_u32 {
         let mut name = String::new();
         for _ in 0..16 {
@@ -328,8 +329,8 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     assert!(bytes <= 15_000_000, "{bytes} bytes");
     let data = data(&page);
     let (found, _) = stacks(&data, "gpu").unwrap();
-    // The kernels take 1 to 7 us in turn. Once the sums reach their memory limit, further names are merged into one, as
-    // in all verbs.
+    // The kernels take 1 to 7 us, which is repeated for every seven kernels. When the sums reach their memory limit,
+    // further names are merged into one name, as in all verbs.
     let expected: u64 = (0..100_000).map(|at| 1000 * (1 + at % 7)).sum();
     assert_eq!(found.values().sum::<u64>(), expected);
     assert!(found.len() > 10_000, "{} stacks are left", found.len());
@@ -356,7 +357,8 @@ fn a_comparison_has_the_views_of_both_runs_and_says_what_changed() {
     );
     let row = &panel["table"]["rows"][0];
     assert_eq!(row[0], Value::from(vec!["gemm", "void gemm<float, 4>(float*)"]));
-    // In each run, all 20 kernels take equally long. So chance does not explain the difference between the runs.
+    // In each run, all 20 kernels have the same duration. Therefore chance does not explain the difference between the
+    // two runs.
     let expected = [1_000_000, 50, 2_000_000, 3_000_000, 20, 20, 50].map(|number| number as f64);
     assert_eq!((1..8).map(|at| row[at].as_f64().unwrap()).collect::<Vec<_>>(), expected);
     assert_eq!(row[8], "yes");

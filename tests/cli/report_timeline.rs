@@ -1,5 +1,5 @@
-//! Tests the timeline of a report page: its slices, the idle time per cause, and the critical path. The expected values
-//! are worked out by hand, or are the output of the verbs that print the same figures.
+//! Tests the timeline of a report page: its slices, the idle time for each cause, and the critical path. The expected
+//! values are worked out by hand, or are taken from the output of the verbs that print the same figures.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -12,11 +12,11 @@ use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
 use crate::support::{rank_traces, scratch};
 
-/// A slice on the timeline: start, duration, index of its name, number of events, and busy time.
+/// A slice on the timeline: start, duration, index of the slice's name, number of events, and busy time.
 type Slice = [i64; 5];
 
-/// Reads the slices on the timeline of a page. Each timeline row has five columns, and each number is stored with seven
-/// bits per byte.
+/// Reads the slices on the timeline of a page. Each timeline row has five columns, and each number in them is stored
+/// with seven bits per byte.
 fn slices(page: &str, data: &Value) -> BTreeMap<String, Vec<Slice>> {
     let mut bytes = Vec::new();
     let encoded = decoded(between(page, "id=\"slices\">", "</script>"));
@@ -51,7 +51,7 @@ fn slices(page: &str, data: &Value) -> BTreeMap<String, Vec<Slice>> {
     rows
 }
 
-/// Returns the total duration of a row's slices for each kind.
+/// For each kind of slice, returns the total duration of a row's slices.
 fn sums(slices: &[Slice], kinds: &Value) -> BTreeMap<String, i64> {
     let mut sums = BTreeMap::new();
     for slice in slices {
@@ -95,9 +95,9 @@ fn idle_time_in_the_timeline_has_the_causes_and_sums_of_top_by_idle() {
     let data = data(&page);
     let idle = sums(&slices(&page, &data)["GPU 0, idle"], &data["timeline"]["causes"]);
     // The first gap on the GPU is inside a step: the first kernel ends at 140 us, and the second kernel begins at 530
-    // us. The second kernel's call runs from 510 to 512 us, and its latency ends 10 us later. The second gap is between
-    // two steps: a kernel ends at 560 us, and the next kernel begins at 1,040 us. The next kernel's call begins at
-    // 1,020 us, and its latency ends at 1,032 us.
+    // us. The second kernel's call runs from 510 to 512 us, and its launch latency ends 10 us later. The second gap is
+    // between two steps: a kernel ends at 560 us, and the next kernel begins at 1,040 us. The next kernel's call begins
+    // at 1,020 us, and its launch latency ends at 1,032 us.
     let expected = [
         ("dependency", (20 * 8 + 19 * 8) * 1_000),
         ("host_late", (20 * 370 + 19 * 460) * 1_000),
@@ -118,8 +118,8 @@ fn the_critical_path_of_a_job_is_that_of_the_verb() {
     rank_traces::two_ranks(&folder);
     let data = data(&report(&folder, &["rank0.json", "rank1.json"]));
     let panel = data["panels"].as_array().unwrap().iter().find(|panel| panel["id"] == "critical").unwrap();
-    // The job has three steps of 65 us. The first call is 1 us before the first kernel, and the last kernel ends 1 us
-    // after its step.
+    // The job has three steps of 65 us each. The first call is 1 us before the first kernel, and the last kernel ends 1
+    // us after its step.
     assert_eq!(panel["critical"]["ns"], 196_000);
     let note = panel["note"].as_str().unwrap();
     assert!(note.starts_with("The clocks of 2 ranks are aligned by 6 collectives"), "{note}");
@@ -176,7 +176,8 @@ fn the_critical_path_of_the_page_is_that_of_the_verb() {
     }
 }
 
-/// Writes a trace of 30,000 kernels and their launch calls. A kernel takes 1 to 4 us, and one begins every 10 us.
+/// Writes a trace of 30,000 kernels and their launch calls. Each kernel takes 1 to 4 us, and every 10 us a kernel
+/// begins.
 fn many(path: &Path) {
     let mut trace = Trace::default();
     for at in 0..30_000_u32 {

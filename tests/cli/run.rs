@@ -1,5 +1,5 @@
-//! Tests `gpuflame run`. The command must run as it does without gpuflame, and each process of the command gets a flame
-//! graph.
+//! Tests `gpuflame run`. Tests that a command runs under gpuflame as it does without gpuflame, and that each process of
+//! the command gets a flame graph.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,8 +15,8 @@ use crate::support::command::gpuflame as command;
 use crate::support::{self, Done, Run, Way, compile, scratch, skip};
 use gpuflame_offline::run::{self, ReadOptions};
 
-/// Compiles a program that launches kernels of 1,000 ns and can end in many ways. The program's source, `ending.c`,
-/// lists these ways.
+/// Compiles a program that launches kernels of 1,000 ns and can end in many ways. The source of this program,
+/// `ending.c`, lists these ways.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
@@ -53,7 +53,7 @@ fn a_command_is_recorded_and_run_returns_its_exit_code() {
 }
 
 /// Runs two ranks of the program `ranks.c`. Returns the lines that `gpuflame run` prints about rank 1, which arrives
-/// last at collectives.
+/// last at each collective.
 fn lines_about_the_straggler(args: &[&str]) -> Vec<String> {
     let program = compile("tests/programs/ranks.c", &["-O2"]);
     let run = run(&["-o", "rank%r"], &[&[program.to_str().unwrap()], args].concat());
@@ -129,8 +129,8 @@ fn a_run_with_no_launch_inside_a_window_reports_it() {
     assert!(line.contains(" launches, none in a window; "), "{line}");
 }
 
-/// Creates a folder that contains only a fake `xdg-open`. The program notes what it was told to open, and exits with
-/// the code `ends_with`.
+/// Creates a folder that contains only a fake `xdg-open`. This program writes down what it was told to open, and exits
+/// with the code `ends_with`.
 fn desktop(ends_with: i32) -> PathBuf {
     let folder = scratch("desktop");
     let opener = folder.join("xdg-open");
@@ -187,7 +187,7 @@ fn a_run_leaves_a_page_unless_formats_are_chosen() {
     for run in chosen {
         assert!(!run.done().folder.join("out.html").exists());
     }
-    // The two ranks get one page together, which is named after rank 0.
+    // The two ranks share one page, which is named after rank 0.
     let ranks = compile("tests/programs/ranks.c", &["-O2"]);
     let done =
         self::run(&["-o", "rank%r"], &[ranks.to_str().unwrap(), "20"]).env("GPUSIM_CLOCK", "real").ok();
@@ -224,7 +224,7 @@ fn a_settings_file_in_the_working_folder_is_read_and_named() {
     file("quiet = false\noutput = 'night'\nformats = ['csv']\n");
     assert_eq!(done(&["--no-config"]), (Some(7), vec![], false));
     let line = "gpuflame: gpuflame.toml sets formats, quiet (--no-config ignores the file)";
-    // The environment takes precedence over the settings file, even if its value is empty.
+    // The environment takes precedence over the settings file even if the variable's value is empty.
     assert_eq!(done(&[]).1, [line]);
     assert_eq!(done(&["--output", "night"]), (Some(7), vec![line.to_owned()], true));
     assert!(!folder.join("night.html").exists(), "no page if the file has chosen formats");
@@ -328,7 +328,7 @@ pub(crate) fn wait_for_launches(folder: &Path) {
 }
 
 pub(crate) fn send(child: &Child, signal: i32) {
-    // SAFETY: kill accepts any two numbers. The process is our child.
+    // SAFETY: kill accepts any two numbers. The process is a child of this test.
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
@@ -345,7 +345,7 @@ fn signals_of_another_process_are_forwarded() {
         assert_eq!(done.code, Some(code), "{}", done.stderr);
         assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
         let folded = done.file("out.folded");
-        // If the signal stops the program inside CUPTI, CUPTI delivers no more records.
+        // If the signal stops the program while it is inside CUPTI, CUPTI delivers no more records.
         assert!(
             folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"),
             "{folded}{}",
@@ -354,7 +354,7 @@ fn signals_of_another_process_are_forwarded() {
     }
 }
 
-/// The program does not handle SIGQUIT, so only the checkpoint of the recording remains.
+/// The program does not handle SIGQUIT, so only the checkpoint of its recording remains.
 #[test]
 fn sigquit_of_another_process_ends_the_program_and_its_checkpoint_is_recovered() {
     let run = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).env("GPUFLAME_CHECKPOINT", "0.05");
@@ -438,7 +438,7 @@ fn odd_folder() -> PathBuf {
     folder
 }
 
-/// Returns the files in `folder` whose names are not UTF-8.
+/// Returns those files in `folder` whose names are not UTF-8.
 fn odd_files(folder: &Path) -> Vec<OsString> {
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     files.retain(|name| name.as_bytes()[0] == 0xff);
@@ -507,14 +507,14 @@ fn surviving_processes_are_listed_and_not_awaited() {
     assert!(begun.elapsed() < Duration::from_secs(200));
     let number: i32 = done.stdout.trim().parse().unwrap();
     let lines = said(&done, "still running, not waited for: processes ");
-    // SAFETY: kill accepts any two numbers. The process is the one that this test's shell left running.
+    // SAFETY: kill accepts any two numbers. The process is the one that the shell of this test left running.
     unsafe { libc::kill(number, libc::SIGKILL) };
     assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
 }
 
 #[test]
 fn a_surviving_process_in_the_middle_of_an_exec_is_listed() {
-    // The program executes itself again and again, so it is inside an `exec` most of the time.
+    // The program replaces itself by itself with `exec` again and again, so it is inside an `exec` most of the time.
     let folder = scratch("run-becoming");
     let again = folder.join("again");
     fs::write(&again, "#!/bin/sh\nexec \"$0\"\n").unwrap();
@@ -524,7 +524,7 @@ fn a_surviving_process_in_the_middle_of_an_exec_is_listed() {
         let done = run(&[], &["sh", "-c", &becomes]).ok();
         let number: i32 = done.stdout.trim().parse().unwrap();
         let lines = said(&done, "still running, not waited for: processes ");
-        // SAFETY: kill accepts any two numbers. The process is the one that this test's shell left running.
+        // SAFETY: kill accepts any two numbers. The process is the one that the shell of this test left running.
         unsafe { libc::kill(number, libc::SIGKILL) };
         assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
     }
@@ -544,23 +544,23 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
     run(&["--library", library, "--cpu-samples", "20000", "true"]).fails(2, &["--cpu-samples", "10000 Hz"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
-    // With a limit of 4 file descriptors, gpuflame starts but cannot start a program. With a limit of 3, the loader
-    // fails before gpuflame's first instruction. Descriptor 3 is closed first, because other tests of this process open
-    // descriptors, which programs inherit.
+    // With a limit of 4 file descriptors, gpuflame starts but cannot start a program. With a limit of 3 file
+    // descriptors, the loader fails before gpuflame's first instruction. The test closes descriptor 3 first, because
+    // other tests of this process open descriptors, which programs inherit.
     let script = r#"exec 3>&- && ulimit -n 4 && exec "$0" run --library "$1" true"#;
     let gpuflame = env!("CARGO_BIN_EXE_gpuflame");
     let limited = Command::new("sh").args(["-c", script, gpuflame, library]).output().unwrap();
     let expected = "gpuflame: cannot run true: Too many open files (os error 24); raise the limit of open files, `ulimit -n`\n";
     assert_eq!(String::from_utf8(limited.stderr).unwrap(), expected);
     assert_eq!(limited.status.code(), Some(126));
-    // Only gpuflame's library exports the entry points that the driver calls. So `run --library` refuses programs and
-    // other libraries.
+    // Only gpuflame's library exports the entry points that the driver calls. Therefore `run --library` refuses
+    // programs and all other libraries.
     let own = env!("CARGO_BIN_EXE_gpuflame");
     run(&["--library", own, "true"]).fails(1, &["gpuflame is another library, or a program", "--library"]);
     let other = support::cuda().join("libcudart.so.13");
     run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
-    // The parser must not take a misspelt option of `gpuflame run` for the command. Options after the command belong to
-    // the command.
+    // The parser must not take a misspelt option of `gpuflame run` for the command. Options that follow the command
+    // belong to the command, not to `gpuflame run`.
     let said = run(&["--library", library, "--frmats", "svg", "true"]);
     assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
     assert_eq!(run(&["--library", library, "--format", "svg", "true"]).code, 0, "as in other verbs");
@@ -577,7 +577,8 @@ fn start(run: Run, stderr: Stdio) -> (Child, PathBuf) {
     (command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap(), folder)
 }
 
-/// Waits for the child. Returns its exit code, or `None` if a signal ended it. Panics if the child does not end.
+/// Waits for the child. Returns the child's exit code, or `None` if a signal ended the child. Panics if the child does
+/// not end in time.
 pub(crate) fn code_of(mut child: Child) -> Option<i32> {
     let deadline = Instant::now() + Duration::from_secs(100);
     loop {
@@ -633,7 +634,7 @@ fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
         assert_eq!(code(verb(&["no-such-verb"]).stderr(unwritable())), Some(2));
         assert_eq!(code(verb(&["settings", "-o", "/dev/null"]).stderr(unwritable())), Some(0));
     }
-    // As with other tools, a full disk is an error, but a closed pipe is not.
+    // As with other tools, a full disk is an error, but a pipe closed by its reader is not.
     for words in [&["--help"][..], &["settings"]] {
         assert_eq!(code(verb(words).stdout(broken_pipe())), Some(0), "{words:?}");
         assert_eq!(code(verb(words).stdout(full_disk())), Some(1), "{words:?}");
@@ -644,7 +645,7 @@ fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
 fn a_full_unread_stderr_does_not_keep_run_from_exiting() {
     use std::os::fd::AsRawFd;
     let (reader, writer) = std::io::pipe().unwrap();
-    // SAFETY: both fcntl calls use a pipe of this test. O_NONBLOCK is set only while the pipe is filled.
+    // SAFETY: both fcntl calls use a pipe of this test. O_NONBLOCK is set only while the test fills the pipe.
     unsafe {
         libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
         while libc::write(writer.as_raw_fd(), [0_u8; 512].as_ptr().cast(), 512) > 0 {}
@@ -664,7 +665,7 @@ fn pipes_and_endless_files_among_the_reports_are_skipped() {
     // The memory of the command is limited, because reading an endless file must not use up the memory of the machine.
     let limit = || {
         let limit = libc::rlimit { rlim_cur: 2 << 30, rlim_max: 2 << 30 };
-        // SAFETY: setrlimit only reads the struct that it is given.
+        // SAFETY: setrlimit only reads the struct to which its argument points.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
         Ok(())
     };
@@ -693,7 +694,7 @@ fn the_command_inherits_unchanged_signal_settings_and_file_descriptors() {
         Ok(())
     };
     let shows = |mut command: Command| {
-        // SAFETY: `odd` only makes system calls that are allowed between fork and exec.
+        // SAFETY: SAFETY: `odd` only makes system calls that are allowed between fork and exec.
         unsafe { command.pre_exec(odd) };
         let output = command.output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
@@ -727,7 +728,7 @@ fn a_command_runs_in_a_removed_folder_and_without_a_temporary_folder() {
 
 #[test]
 fn a_command_runs_without_a_proc_file_system() {
-    // The library is found next to the command, because the path of the command is known even without `/proc`.
+    // The command finds the library next to itself, because the path of the command is known even without `/proc`.
     let folder = scratch("run-no-proc");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuflame"), folder.join("gpuflame")).unwrap();
     std::os::unix::fs::symlink(support::gpuflame(), folder.join("libgpuflame.so")).unwrap();
@@ -819,7 +820,7 @@ fn a_report_arrives_from_a_command_that_changes_its_user() {
 
 #[test]
 fn processes_that_called_cuda_and_left_no_file_are_counted() {
-    // No recording window is opened. So there is no checkpoint, whenever the process ends.
+    // In this test, no recording window is opened. Therefore there is no checkpoint, whenever the process ends.
     let options = ["--window", "off", "--formats", "csv"];
     for (how, code, count) in [("_exit", 7, 1), ("exec", 0, 1), ("abort", 134, 1)] {
         let run = run(&options, &[program().to_str().unwrap(), "left", how]);
@@ -831,7 +832,7 @@ fn processes_that_called_cuda_and_left_no_file_are_counted() {
         );
         assert_eq!((done.code, said(&done, &words).len()), (Some(code), 1), "{how}: {}", done.stderr);
     }
-    // If a program cannot be recorded, the command prints the reason.
+    // If a program cannot be recorded, `gpuflame run` prints the reason.
     let done = run(&[], &[program().to_str().unwrap(), "quick"])
         .with_libraries(&support::stage("run-none", &[]))
         .done();

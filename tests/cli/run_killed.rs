@@ -1,5 +1,5 @@
-//! Tests `gpuflame run` on a process that is killed. The command then makes output files, findings and a page from the
-//! recording that the process left behind.
+//! Tests `gpuflame run` on a process that is killed. `gpuflame run` then makes output files, findings and a page from
+//! the recording that the process left behind.
 
 use std::fs;
 use std::process::Stdio;
@@ -34,7 +34,7 @@ fn a_process_ended_by_sigkill_has_a_page_and_its_busy_time_is_reported() {
     fs::write(folder.join("more"), "").unwrap();
     wait_for(1101);
     let process = fs::read_to_string(folder.join("process")).unwrap().trim().parse().unwrap();
-    // SAFETY: kill accepts any two numbers. The process is the one that this test's shell started.
+    // SAFETY: kill accepts any two numbers. The process is the one that the shell of this test started.
     unsafe { libc::kill(process, libc::SIGKILL) };
     let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
@@ -51,8 +51,8 @@ fn a_process_ended_by_sigkill_has_a_page_and_its_busy_time_is_reported() {
 }
 
 /// Records a program that ends with `_exit` after 1,100 launches. `gpuflame run` may only write files of at most
-/// `max_bytes`, but the program itself has no limit. The limit stands in for a full disk, because it does not affect
-/// other processes and needs no privileges.
+/// `max_bytes`, but the recorded program has no such limit. The limit takes the place of a full disk, because it does
+/// not affect other processes and needs no privileges.
 fn run_with_limit(max_bytes: u64) -> Done {
     let program = compile("tests/programs/ending.c", &["-O2", "-g0"]);
     let run = run(&["--formats", "folded,svg,csv"], &[program.to_str().unwrap(), "left", "_exit"]);
@@ -69,14 +69,14 @@ fn run_with_limit(max_bytes: u64) -> Done {
     }
     let limit = libc::rlimit { rlim_cur: max_bytes, rlim_max: libc::RLIM_INFINITY };
     let process = i32::try_from(child.id()).unwrap();
-    // SAFETY: prlimit reads the struct. The null pointer means that prlimit does not return the earlier limit.
+    // SAFETY: prlimit reads the struct. With the null pointer, prlimit does not return the earlier limit.
     let done = unsafe { libc::prlimit(process, libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut()) };
     assert_eq!(done, 0);
     fs::write(folder.join("go"), "").unwrap();
     Done::from_output(child.wait_with_output().unwrap(), folder)
 }
 
-/// Returns the names of the files in `folder` that are outputs of the run.
+/// Returns the names of those files in `folder` that are outputs of the run.
 fn outputs(folder: &std::path::Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -87,7 +87,7 @@ fn outputs(folder: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn recovered_files_that_do_not_fit_are_named_and_smaller_files_are_written() {
-    // The SVG picture contains a script, and is larger than 8 KiB. The folded file and the CSV table have only one line
+    // The SVG file contains a script, and is larger than 8 KiB. The folded file and the CSV table have only one line
     // per stack.
     for (max_bytes, missing) in
         [(0, &["out.csv", "out.folded", "out.set.json", "out.svg"][..]), (8 << 10, &["out.svg"])]
@@ -114,7 +114,7 @@ fn recovered_files_that_do_not_fit_are_named_and_smaller_files_are_written() {
         );
         let [line] = said(&done, &advice)[..] else { panic!("{}", done.stderr) };
         assert!(line.starts_with("gpuflame: ending (process "), "{line}");
-        // The command that the message suggests works.
+        // The message suggests a command, and this command works.
         command(&done.folder, ["recover", "out.gfr"]).ok();
         let number = if missing.len() == 4 { "" } else { ".1" };
         assert!(done.folder.join(format!("out{number}.svg")).exists(), "{:?}", outputs(&done.folder));

@@ -1,4 +1,4 @@
-//! All JSON that the command writes conforms to the published schema.
+//! Tests that all JSON that the command writes conforms to the published schema.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::{handmade, rank_traces, root, scratch};
 use crate::tables::training;
 
 /// Returns a validator for the JSON output of a verb. The published schema permits unknown keys, so that later releases
-/// can add keys. Here every key must be described in the schema.
+/// can add keys. In this test, every key must be described in the schema.
 fn validator(verb: &str) -> Validator {
     let mut all: Value =
         serde_json::from_str(&fs::read_to_string(root().join("docs/schema.json")).unwrap()).unwrap();
@@ -24,7 +24,7 @@ fn validator(verb: &str) -> Validator {
     jsonschema::validator_for(&schema).unwrap()
 }
 
-/// Runs a verb, asserts that its JSON conforms to the schema, and returns it.
+/// Runs a verb, asserts that its JSON output conforms to the schema, and returns this output.
 fn checked(folder: &Path, verb: &str, args: &[&str]) -> Value {
     let ran = gpuflame(folder, args.iter().chain(&["--format", "json"]));
     let output: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{args:?}: {ran:?}"));

@@ -1,4 +1,4 @@
-//! Tests `gpuflame serve`. Only clients that know the secret URL can read the list of files and the pages.
+//! Tests `gpuflame serve`. Tests that only clients that know the secret URL can read the list of files and the pages.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,7 +10,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// A running server, which the test stops at its end.
+/// A running server, which is stopped on drop.
 struct Server {
     child: Child,
     port: u16,
@@ -78,7 +78,7 @@ fn runs_are_listed_and_their_pages_are_those_of_report() {
     assert_eq!(page, fs::read_to_string(folder.join("page.html")).unwrap());
     assert!(server.get("all").contains("2 ranks: GPUs busy "));
     assert!(server.get("7").starts_with("HTTP/1.1 404 "));
-    // A file that appears in the folder after the start of the server is in the list.
+    // If a file appears in the folder after the server has started, the file is in the list.
     fs::copy(folder.join("rank0.json"), folder.join("rank2.json")).unwrap();
     assert!(server.get("").contains("rank2.json</a>"));
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// Returns an event as Paddle's logger writes it. `ts` is truncated to whole microseconds, and the exact times are in
-/// the arguments.
+/// Returns a trace event as Paddle's logger writes it. In such an event, `ts` is truncated to whole microseconds, and
+/// the exact times are in the arguments.
 fn event(category: &str, name: &str, start: &str, end: &str, stream: u32) -> String {
     let ts = start.split('.').next().unwrap();
     format!(
@@ -106,7 +106,7 @@ fn stats_average_steps_with_the_same_number_of_operations() {
     );
     assert!(ran.stderr.contains("1 operations begin in a step and end after it"), "{}", ran.stderr);
     let none = gpuflame(&folder, ["stats", "trace.json", "-", "NONE"]).ok();
-    // Without trimming, most steps have one operation. Step 3 is the first such step.
+    // If steps are not trimmed, most steps have one operation. Step 3 is the first step with one operation.
     assert!(none.stdout.ends_with("recover_decode_task,10.0,20.0,10.0,10.0\n"), "{}", none.stdout);
 }
 
@@ -221,8 +221,8 @@ fn decode_steps_of_servers_are_recognised_by_their_frames() {
         )
     };
     let sglang = "python/sglang/srt/managers/scheduler.py(2174): get_next_batch_to_run";
-    // In the first half of the trace, the distances between step starts are 12, 14, 40 (too long) and 16. The other
-    // distances are in the second half.
+    // In the first half of the trace, the distances between step starts are 12, 14, 40 (too long) and 16 us. The
+    // remaining distances are in the second half of the trace.
     let starts = [100, 112, 126, 166, 182, 270];
     let events: Vec<String> = starts
         .iter()
@@ -275,7 +275,7 @@ fn compat_skips_events_without_times_in_their_arguments() {
     ];
     trace(&folder, &events);
     let rows = |args: &[&str]| gpuflame(&folder, args).ok().stdout.lines().skip(1).count();
-    // Numbers on the command line may have exponents.
+    // Numbers on the command line may be written with exponents.
     assert_eq!(rows(&["extract", "trace.json", "-", "1e0,2.5E1"]), 3);
     assert_eq!(rows(&["extract", "trace.json", "-", "1e0,2.5E1", "--compat"]), 2);
     assert_eq!(
@@ -302,8 +302,8 @@ fn gap_before_trim_adds_the_gap_before_the_first_kept_operation() {
         out.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.to_owned()).collect()
     };
     assert_eq!(bubbles(&[]), ["0.0", "5.0"]);
-    // In step 1, an operation was left out, and the gap after this operation is 6 us. In step 2, none was left out, and
-    // the gap after the step's start is 8 us. The mean gap is 7 us.
+    // In step 1, an operation was left out, and the gap after this operation takes 6 us. In step 2, no operation was
+    // left out, and the gap after the step's start takes 8 us. The mean of the two gaps is 7 us.
     for kind in ["union", "order", "stream"] {
         assert_eq!(bubbles(&["--gap-before-trim", "--bubbles", kind]), ["7.0", "5.0"], "{kind}");
     }

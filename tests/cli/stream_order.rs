@@ -1,5 +1,4 @@
-//! Tests the verbs that print GPU time on traces in which operations on one stream overlap or have impossible
-//! durations.
+//! Tests verbs that print GPU time; the operations on one stream of the traces overlap or have impossible durations.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +34,7 @@ fn json(folder: &Path, args: &[&str]) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {}", ran.stderr))
 }
 
-/// Returns result and count of one check in the output of `gpuflame check`.
+/// Returns the result and the count of one check in the output of `gpuflame check`.
 fn check(folder: &Path, what: &str) -> (String, u64) {
     let found = json(folder, &["check", "t.json"]);
     let rows = found["findings"].as_array().unwrap();
@@ -43,8 +42,8 @@ fn check(folder: &Path, what: &str) -> (String, u64) {
     (row["result"].as_str().unwrap().to_owned(), row["count"].as_u64().unwrap())
 }
 
-/// Returns the events of two overlapping kernels and of 20 kernels that run one after the other. The second kernel
-/// starts 1.5 us before the first one ends.
+/// Returns the events of two overlapping kernels and of 20 kernels that run one after the other. In the overlapping
+/// pair, the second kernel starts 1.5 us before the first one ends.
 fn overlapping(launch: &str) -> Vec<String> {
     let mut events = vec![
         call(launch, 1, 0.0),
@@ -207,8 +206,8 @@ fn the_summary_withholds_shares_of_the_time_if_durations_are_impossible() {
     assert!(path.contains("Some durations are impossible"), "{path}");
 }
 
-/// Two of ten kernels end 5 us before they begin. The durations of these two kernels are unusable, so the GPU seems to
-/// be idle while they run.
+/// Two of the ten kernels end 5 us before they begin. The durations of these two kernels are unusable, so the GPU seems
+/// to be idle while they run.
 #[test]
 fn the_summary_withholds_shares_if_work_ends_before_it_begins() {
     let folder = scratch("backwards");
@@ -234,7 +233,7 @@ fn the_summary_withholds_shares_if_work_ends_before_it_begins() {
     assert!(found["answers"][0]["answer"].as_str().unwrap().starts_with("GPU 0 busy"), "{found}");
 }
 
-/// Two GPUs work in turn for 100 us each, and one call waits for both.
+/// Two GPUs take turns and work for 100 us each, and one call waits for both GPUs.
 #[test]
 fn a_gpu_that_waits_for_another_gpu_is_not_bound_by_the_host() {
     let folder = scratch("in-turn");
@@ -314,15 +313,16 @@ fn a_rank_with_impossible_durations_is_withheld_and_other_ranks_are_compared() {
         (finding["culprit"].as_str(), finding["command"].as_str()),
         (Some("rank 2"), Some("gpuflame check rank2.json"))
     );
-    // The percentages refer to 50 us. If the kernels of 4 ms counted, they would refer to milliseconds.
+    // The percentages in the output refer to these 50 us. If the kernels of 4 ms counted, the percentages would refer
+    // to milliseconds.
     assert_eq!(page["wall"], 50_000);
 }
 
 #[test]
 fn long_and_dense_kernels_are_not_impossible() {
     let folder = scratch("dense");
-    // The trace has a long kernel that ends before the next kernel begins, and kernels with equal start times, because
-    // the times are whole microseconds.
+    // The trace has a long kernel that ends before the next kernel begins; it also has kernels with equal start times,
+    // because the times are whole microseconds.
     let mut events: Vec<_> = (1..=9).map(|id| call("cudaLaunchKernel", id, f64::from(id))).collect();
     events.push(kernel("long", 1, 100.0, 2_000_000.0));
     events.extend((2..=9).map(|id| kernel("dense", id, f64::from(2_000_100 + id / 2), 1.0)));
@@ -410,8 +410,8 @@ fn recording_ended_before_the_gpu_only_if_the_times_show_it() {
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 100.0 * f64::from(at))).collect();
     events.push(kernel("k", 1, 10.25, 50.0));
     assert!(!at_end(&events));
-    // The trace has ten launches within 20 us. Each launched a kernel of 100 us, and three of the kernels ran before
-    // the recording ended.
+    // The trace has ten launches within 20 us. Each of these launches launched a kernel of 100 us, and three of the
+    // kernels ran before the recording ended.
     let mut events: Vec<_> =
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 2.0 * f64::from(at))).collect();
     events.extend((0..3).map(|at| kernel("k", 1 + at, 10.25 + 100.0 * f64::from(at), 100.0)));

@@ -1,5 +1,5 @@
-//! Tests `gpuflame summary`, which prints one screen. The figures of the summary must equal those of the detailed
-//! verbs.
+//! Tests `gpuflame summary`, which prints an overview that fits on one screen. The figures of the summary must equal
+//! those of the detailed verbs.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::support::{handmade, scratch};
 use crate::tables::{at_terminal, training};
 
 /// Writes a trace of ten steps of 1 ms. Each step launches a kernel of 200 us, which starts 10 us after its launch.
-/// Later the step launches a copy of 50 us from pageable memory. Only the first `recorded` steps have their kernel and
-/// their copy in the trace.
+/// After that, the step launches a copy of 50 us from pageable memory. Only for the first `recorded` steps does the
+/// trace contain the kernel and the copy.
 fn steps(folder: &Path, kernel: &str, recorded: u64) {
     let mut events = Vec::new();
     let mut event = |cat: &str, name: &str, (tid, ts, dur): (u64, u64, u64), args: &str| {
@@ -52,8 +52,8 @@ fn the_screen_answers_with_the_figures_of_the_trace() {
     // 6.8 ms.
     assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
     assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
-    // Each copy starts 15 us later than its launch explains. In total, the copies are late by 150 us of the 6.8 ms of
-    // idle time. There are 19 idle gaps. Ten kernels of 200 us take 2 ms.
+    // Each copy starts 15 us later than the time of its launch explains. In total, the copies are late by 150 us of the
+    // 6.8 ms of idle time. Between the GPU work, there are 19 idle gaps. Ten kernels of 200 us take 2 ms.
     assert_eq!(answers[2], "kernels ran for 21.5 % of the time on GPU 0; copies count as busy, too");
     assert!(
         answers[3].starts_with("host-bound: in 97.8 % of the idle time no work was queued; a gap lasts 357."),
@@ -172,8 +172,8 @@ fn the_next_command_can_be_pasted() {
     assert!(shell.unwrap().success() && folder.join("idle.svg").exists(), "{text}");
 }
 
-/// Writes the trace of a rank with ten steps of 1 ms. Each step launches a kernel of `kernel_us`, and then an
-/// all-reduce. On all ranks, the all-reduce ends 960 us after the step began.
+/// Writes the trace of a rank with ten steps of 1 ms. Each step launches a kernel that takes `kernel_us`, and then an
+/// all-reduce. On all ranks, the all-reduce ends 960 us after the step has begun.
 fn rank(folder: &Path, rank: u64, kernel_us: u64) {
     let mut events =
         vec![format!(r#"{{"ph":"i","name":"x","pid":1,"tid":1,"ts":1,"s":"g","args":{{"rank":{rank}}}}}"#)];
@@ -220,7 +220,7 @@ fn the_summary_of_a_job_has_a_row_per_rank_and_names_the_verb_for_its_finding() 
         assert_eq!((&row["rank"], &row["idle_ns"]), (&number.into(), &470_000.into()), "{row}");
         assert_eq!((&row["busy_ns"], &row["step_p50_ns"]), (&9_480_000.into(), &1_000_000.into()), "{row}");
         assert!((row["busy_percent"].as_f64().unwrap() - 100.0 * 9480.0 / 9950.0).abs() < 1e-3, "{row}");
-        // While the GPU waits in the collective for the slowest rank, the time counts as communication.
+        // If the GPU waits in the collective for the slowest rank, this time counts as communication.
         let work = if number == 1 { 9_000_000_u64 } else { 3_000_000 };
         assert_eq!(
             (&row["work_ns"], &row["communication_ns"]),
@@ -236,7 +236,8 @@ fn the_summary_of_a_job_has_a_row_per_rank_and_names_the_verb_for_its_finding() 
     assert!(stragglers.contains("worst") && stragglers.contains("rank"), "{stragglers}");
 }
 
-/// Writes a trace in which kernels keep the GPU busy nearly all of the time. The step lasts from 1 us to `step_end`.
+/// Writes a trace in which kernels keep the GPU busy nearly all of the time. The step in the trace lasts from 1 us to
+/// `step_end`.
 fn busy_trace(folder: &Path, kernel: &str, step_end: u64) -> String {
     let event = |cat: &str, name: &str, (pid, ts, dur): (u64, u64, u64), args: &str| {
         format!(
@@ -266,13 +267,14 @@ fn a_busy_gpu_is_bound_by_what_it_does() {
     assert!(work.contains("ProfilerStep      1") && work.contains("1011"), "{work}");
     let waiting = busy_trace(&folder, "ncclDevKernel_AllReduce", 21_000);
     assert!(waiting.contains("bound by communication: 100.0 % of the GPU work, which"), "{waiting}");
-    // GPU time counts from the GPU's first kernel, and the step is twice as long as the time from that kernel to the
-    // last one.
+    // GPU time is counted from the GPU's first kernel, and the step is twice as long as the time from that kernel to
+    // the end of the last kernel.
     let partial = busy_trace(&folder, "gemm", 41_000);
     assert!(!partial.contains("bound"), "{partial}");
 }
 
-/// The tenth of 40 launches takes 300 ms, because CUDA loads the code of its kernel. The other launches take 5 us.
+/// The tenth of 40 launches takes 300 ms, because CUDA loads the code of its kernel. Each of the other launches takes 5
+/// us.
 #[test]
 fn a_pause_in_a_launch_does_not_count_as_work_of_the_program() {
     let folder = scratch("summary");

@@ -1,6 +1,6 @@
 //! Tests what tables look like on terminals of several widths and in a pipe, with and without colours. The files in
 //! `tests/golden/tables` contain the expected texts. `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --test cli
-//! tables::` rewrites these files. Check each rewritten file by eye.
+//! tables::` rewrites these files. After that, check each rewritten file by eye.
 
 use std::fs;
 use std::io::Read;
@@ -16,10 +16,11 @@ use crate::support::{handmade, rank_traces, root, scratch};
 /// Runs `gpuflame ARGS` with a terminal as standard output, and returns the text that the terminal received.
 pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &str)]) -> String {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: openpty has room for two descriptors. With null pointers the system chooses the name and the settings.
+    // SAFETY: openpty has room for the two descriptors that it returns. With null pointers, the system chooses the
+    // terminal's name and settings.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(opened, 0, "a terminal");
-    // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
+    // SAFETY: openpty has just opened both descriptors, and no other code owns them.
     let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     command.args(args).current_dir(folder).stdin(Stdio::null()).stdout(theirs).stderr(Stdio::null());
@@ -27,8 +28,8 @@ pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &s
     let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
     drop(command);
     let mut bytes = Vec::new();
-    // The command's end of the terminal closes when the command has ended. Then a read from our end fails or returns no
-    // bytes.
+    // When the command has ended, its end of the terminal is closed. After that, a read from the test's end of the
+    // terminal fails or returns no bytes.
     let _ = fs::File::from(ours).read_to_end(&mut bytes);
     child.wait().unwrap();
     String::from_utf8(bytes).unwrap().replace("\r\n", "\n")
@@ -141,7 +142,8 @@ fn tables_look_as_in_the_golden_files() {
         for columns in ["40", "80", "200"] {
             let shown = at_terminal(&folder, args, &[("COLUMNS", columns), ("NO_COLOR", "1")]);
             let width: usize = columns.parse().unwrap();
-            // A suggested command is printed on one line even if it is too wide, so that a user can copy it.
+            // If the command suggests a command, this is printed on one line even if it is too wide, so that a user can
+            // copy it.
             for line in shown.lines().filter(|line| !line.starts_with("next: ")) {
                 assert!(line.chars().count() <= width, "{name} {columns}: {line}");
             }
@@ -218,7 +220,7 @@ fn the_report_of_doctor_fits_the_terminal() {
     for columns in ["40", "80"] {
         let shown = at_terminal(&folder, &["doctor"], &[("COLUMNS", columns)]);
         assert!(shown.contains("\x1b[32mok\x1b[0m    glibc"), "{shown}");
-        // A path is not broken in the middle of a name, unless the name is longer than a line.
+        // A printed path is not broken in the middle of a name, unless the name is longer than a line.
         for line in without_colors(&shown).lines() {
             assert!(line.chars().count() <= columns.parse().unwrap(), "{columns}: {line}");
         }

@@ -1,4 +1,4 @@
-//! Tests `gpuflame run` at a terminal. To the shell, the command must behave as it does without gpuflame.
+//! Tests `gpuflame run` at a terminal. A shell must see `gpuflame run` behave like the command without gpuflame.
 
 use std::fs::{self, File};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -19,7 +19,7 @@ fn for_ever() -> [&'static str; 3] {
     [program.to_str().unwrap(), "for_ever", "1"]
 }
 
-/// Waits until the condition holds.
+/// Waits until the condition is true.
 fn until(is_so: impl Fn() -> bool, otherwise: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -39,13 +39,13 @@ fn is_child_stopped(process: u32) -> bool {
 /// Waits as a shell does, until the process is stopped, continued or ended.
 fn waited(process: u32, how: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: the process is our child, which no other thread waits for, and waitpid may write to `status`.
+    // SAFETY: the process is a child of this test, for which no other thread waits, and waitpid may write to `status`.
     let mut has_changed =
         || unsafe { libc::waitpid(process as i32, &mut status, how | libc::WNOHANG) } == process as i32;
     let deadline = Instant::now() + Duration::from_secs(60);
     while !has_changed() {
         if Instant::now() > deadline {
-            // SAFETY: kill accepts any two numbers. If the process group exists, it is the group of our child.
+            // SAFETY: kill accepts any two numbers. If the process group exists, it is the group of this test's child.
             unsafe { libc::kill(-(process as i32), libc::SIGKILL) };
             panic!("the process neither stops nor ends");
         }
@@ -59,7 +59,7 @@ fn run_stops_and_continues_together_with_its_command() {
     let (mut command, folder) = run(&[], &for_ever()).into_command();
     let child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = child.id();
-    // SAFETY: kill accepts any two numbers. The process group is the group of our child.
+    // SAFETY: kill accepts any two numbers. The process group is the group of this test's child.
     let send_to_all = |signal| unsafe { libc::kill(-(process as i32), signal) };
     wait_for_launches(&folder);
     assert_eq!(send_to_all(libc::SIGTSTP), 0);
@@ -78,13 +78,14 @@ fn run_stops_and_continues_together_with_its_command() {
 /// Opens a pseudo terminal, and returns its two ends.
 fn terminal() -> (OwnedFd, OwnedFd) {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: openpty has room for two descriptors. With null pointers the system chooses the name and the settings.
+    // SAFETY: openpty has room for the two descriptors that it returns. With null pointers, the system chooses the
+    // terminal's name and settings.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(opened, 0, "a terminal");
-    // Without FD_CLOEXEC the command would inherit the test's end of the terminal and keep this end open. SAFETY: the
-    // call changes only a descriptor of this test.
+    // If FD_CLOEXEC were not set, the command would inherit the test's end of the terminal and keep this end open.
+    // SAFETY: the call to fcntl changes only a descriptor of this test.
     assert_eq!(unsafe { libc::fcntl(ours, libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
-    // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
+    // SAFETY: openpty has just opened both descriptors, and no other code owns them.
     unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) }
 }
 
@@ -120,7 +121,7 @@ fn job(script: &str) -> (Child, PathBuf) {
 
 /// Sends a signal to all processes of the job, as `fg` does.
 fn send_to_job(child: &Child, signal: i32) {
-    // SAFETY: kill accepts any two numbers. The process group is the group of our child.
+    // SAFETY: kill accepts any two numbers. The process group is the group of this test's child.
     assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
 }
 
@@ -131,8 +132,8 @@ fn exit_code(status: i32) -> Option<i32> {
 #[test]
 fn run_stops_when_its_command_stops_itself() {
     for signal in [libc::SIGSTOP, libc::SIGTSTP] {
-        // The shell's `fg` continues all processes of the job. `kill -CONT` continues either only `gpuflame run` or
-        // only the command.
+        // The shell's `fg` continues all processes of the job. `kill -CONT` continues only one process: either
+        // `gpuflame run` or the command.
         for continued in ["job", "us", "command"] {
             let (child, folder) = job(&format!("echo $$ > started; kill -{signal} $$; exit 5"));
             let status = waited(child.id(), libc::WUNTRACED);
@@ -167,17 +168,18 @@ fn run_does_not_stop_when_its_command_ignores_the_stop_key() {
     assert_eq!(exit_code(status), Some(5), "{status:x}");
 }
 
-/// Makes standard input the controlling terminal of a new session. Called in the child.
+/// Makes standard input the controlling terminal of a new session. This function is called in the child process.
 fn take_terminal() -> std::io::Result<()> {
-    // SAFETY: neither system call allocates memory. The calls create a session and make standard input its terminal.
+    // SAFETY: neither system call allocates memory. The two system calls create a session and make standard input its
+    // terminal.
     let is_taken = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 };
     if is_taken { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 #[test]
 fn a_signal_after_the_command_exited_terminates_run() {
-    // This terminal stops background jobs that write to it. So the terminal stops `gpuflame run` when `gpuflame run`
-    // prints its line after the command has ended. While `gpuflame run` is stopped, the shell's `wait` returns 150.
+    // This terminal stops background jobs that write to it. Therefore the terminal stops `gpuflame run` when it prints
+    // its line after the command has ended. While `gpuflame run` is stopped, the shell's `wait` returns 150.
     let (ours, theirs) = terminal();
     let script = format!(
         "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & \

@@ -91,9 +91,9 @@ fn check_passes_a_sound_trace_and_fails_a_faulty_one() {
     assert_eq!(gpuflame(&folder, ["check", "sound.json", "--strict"]).code, 0);
     let found = json(&folder, &["check", "sound.json"]);
     assert_eq!(row(&found["findings"], "what", "times are in whole microseconds")["result"], "note");
-    // The second launch has two kernels, and one of these kernels begins before the launch. The kernel of the third
-    // launch begins while the kernel of the first one runs. Overlap with kernels of the second launch is not an error,
-    // because a launch with several kernels is a CUDA graph, and the nodes of a graph may run at the same time.
+    // The second launch has two kernels, and one of them begins before the launch. The kernel of the third launch
+    // begins while the kernel of the first one runs. Overlap with kernels of the second launch is not an error, because
+    // a launch with several kernels is a CUDA graph, and the nodes of a graph may run at the same time.
     let graph = [call(2, 30), kernel(2, 25, 5), kernel(2, 50, 5)];
     let rest = [call(1, 10), kernel(1, 20, 15), call(3, 12), kernel(3, 33, 1)];
     write("sick.json", &[&graph[..], &rest[..]].concat());
@@ -153,7 +153,7 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     let copy = json(&folder, &["view", "hand.gfr", "--kind", "copy"]);
     assert_eq!(copy["activities"].as_array().unwrap().len(), 1);
     assert_eq!(copy["activities"][0]["launched_by"], "main;load;cudaMemcpyAsync");
-    // Times in `view` are relative to the first activity. In the diagram of the hand-made recording, that activity
+    // Times in `view` are relative to the first activity. In the diagram of the hand-made recording, the first activity
     // begins at 0.
     assert_eq!(copy["activities"][0]["start_ns"], 20_000);
     let late = json(&folder, &["view", "hand.gfr", "--from", "50", "--to", "60", "--device", "1"]);
@@ -168,11 +168,11 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("GPU ")).collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].starts_with("GPU 0 stream    7 ########.."), "{text}");
-    // The line shows a window of 100 us, so each character stands for 1.25 us. The copy runs from 20 to 32 us, which is
-    // 9.6 characters after the first 16.
+    // The printed line shows a window of 100 us, so each character stands for 1.25 us. The copy runs from 20 to 32 us,
+    // which is 9.6 characters after the first 16.
     let copy = lines[1].rsplit(' ').next().unwrap();
     assert!(copy.ends_with("p#########*") && copy.len() == 26, "{text}");
-    // A window of 100 us in cells of 0.5 us has 200 cells, which fill three lines.
+    // If a window of 100 us is divided into cells of 0.5 us, it has 200 cells, which fill three lines.
     let steps = gpuflame(&folder, ["timeline", "hand.gfr", "--step", "500ns", "--stream", "8"]).ok().stdout;
     assert_eq!(steps.lines().filter(|line| line.starts_with("GPU 0 stream    8")).count(), 3, "{steps}");
     let before = gpuflame(&folder, ["timeline", "hand.gfr", "--to", "20us", "--stream", "8"]).ok().stdout;
@@ -233,9 +233,9 @@ fn extract_accepts_any_end_time() {
     }
 }
 
-/// Writes the trace of a rank with ten steps of 1,000 us. In each step the host loads a batch for `load` us. Then the
-/// rank computes for 40 us, and waits in a collective until 600 us after the step began. With `has_lines`, the trace
-/// has Python functions.
+/// Writes the trace of a rank with ten steps of 1,000 us. In each step the host loads a batch for `load` us. After
+/// that, the rank computes for 40 us, and waits in a collective until 600 us after the step began. With `has_lines`,
+/// the trace contains Python functions with their lines.
 fn write_rank(folder: &Path, rank: u32, load: u64, has_lines: bool) {
     let mut trace = Trace::default();
     for step in 0..10 {
@@ -277,7 +277,7 @@ fn merge_ranks_names_the_line_in_which_the_stragglers_host_was_late() {
 fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
     let folder = scratch("verbs");
     // Each of ten steps takes 100 us. Rank 1 works for 90 us of each step, and the other rank for 40 us. For the rest
-    // of the step, each rank is in a short and then in a long collective.
+    // of the step, each rank is first in a short collective and then in a long collective.
     let write = |steps: u64, rank: u64| {
         let mut events = Vec::new();
         for step in 0..steps {
@@ -302,7 +302,7 @@ fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
         let text = format!("{{\"traceEvents\":[{}]}}", events.join(","));
         fs::write(folder.join(format!("rank{rank}.json")), text).unwrap();
     };
-    // The runs have nine steps. Nine steps are too few to call a rank a straggler.
+    // Both runs have nine steps. Nine steps are too few to call a rank a straggler.
     [0, 1].into_iter().for_each(|rank| write(9, rank));
     let few = gpuflame(&folder, ["merge-ranks", ".", "--format", "json"]).ok();
     assert!(!few.stdout.contains("others wait"), "{}", few.stdout);
@@ -343,13 +343,13 @@ fn a_rank_stated_in_the_trace_overrides_the_one_in_the_file_name() {
     write("rank0.json", "\"distributedInfo\": {\"backend\": \"nccl\", \"rank\": 34, \"world_size\": 300}, ");
     write("rank1.json", "\"distributedInfo\": {\"rank\": 7}, ");
     assert_eq!(names(), ["rank1.json", "rank0.json"], "7 comes before 34");
-    // If one file does not contain a rank number, every rank is named after its file.
+    // If even one file does not contain a rank number, every rank is named after its file.
     write("rank1.json", "");
     assert_eq!(names(), ["rank0.json", "rank1.json"]);
 }
 
-/// Returns a folder with a job of two ranks. Rank 0 is the hand-made recording, and rank 1 is the same recording with
-/// its activities in the opposite order.
+/// Returns a folder with a job of two ranks. Rank 0 is the hand-made recording, and rank 1 is the same recording, but
+/// its activities are in reverse order.
 fn two_ranks() -> PathBuf {
     let folder = folder();
     fs::rename(folder.join("hand.gfr"), folder.join("rank0.gfr")).unwrap();
@@ -361,7 +361,7 @@ fn two_ranks() -> PathBuf {
 fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
     let python = viewers().join("venv/bin/python");
     gpuflame(folder, ["convert", ".", "--to", "parquet", "-o", "data"]).ok();
-    // The names in the Parquet rows keep their numbers, so the verb must keep them too.
+    // The names in the Parquet rows keep their numbers, so `merge-ranks` must keep the numbers too.
     let merged = json(folder, &["merge-ranks", ".", "-n", "10", "--keep-numbers"]);
     let script = root().join(format!("examples/ranks/{engine}_ranks.py"));
     let output = Command::new(&python).arg(script).arg(folder.join("data")).output().unwrap();
@@ -377,8 +377,8 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
         }
     }
     let straggler = ours.iter().find(|rank| rank["straggler"] != "");
-    // The scripts always name a straggler. `merge-ranks` names one only if the steps of the ranks differ by more than
-    // chance.
+    // The queries of `examples/ranks` always name a straggler. `merge-ranks` names a straggler only if the steps of the
+    // ranks differ by more than chance.
     if let Some(straggler) = straggler {
         assert_eq!(answer["straggler"], straggler["rank"], "{engine}");
     }
@@ -395,7 +395,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
             let cause = row["cause"].as_str().unwrap().to_owned();
             (cause, row["total_ns"].as_u64().unwrap(), row["gaps"].as_u64().unwrap())
         };
-        // The Parquet table has no recording windows. So only gaps between two activities are compared.
+        // The Parquet table has no recording windows. Therefore only gaps between two activities are compared.
         rows(table).iter().map(row).filter(|(cause, ..)| !cause.contains("_the_")).collect()
     };
     assert_eq!(causes(&answer["idle"]), causes(&merged["idle"]), "{engine}");
@@ -406,8 +406,8 @@ fn viewers() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers")
 }
 
-/// Returns whether Python has the module `module`. If the module is missing, prints how to install it. In CI a missing
-/// module is an error.
+/// Returns whether Python has the module `module`. If Python does not have the module, prints how to install it. In CI,
+/// a missing module makes the test fail.
 fn has(module: &str, install: &str) -> bool {
     let python = viewers().join("venv/bin/python");
     let import = format!("import {module}");
@@ -433,7 +433,7 @@ fn duckdb_over_many_ranks_agrees_with_merge_ranks() {
     assert_eq!((idle("host_late"), idle("launch_latency"), idle("unknown")), (4_000, 16_000, 40_000));
 }
 
-/// The test is ignored by default, because PySpark is 300 MB. `.ci/long` runs it.
+/// The test is ignored by default, because PySpark is 300 MB. The script `.ci/long` runs it.
 #[test]
 #[ignore = "needs PySpark, 300 MB; .ci/long installs it and runs this"]
 fn spark_over_many_ranks_agrees_with_merge_ranks() {
@@ -460,8 +460,8 @@ fn duckdb_agrees_with_merge_ranks_on_a_real_eight_rank_job() {
     assert!(tar.status().unwrap().success());
     let answer = agrees_with_merge_ranks(&folder, "duckdb");
     assert_eq!(answer["ranks"].as_array().unwrap().len(), 8);
-    // The trace's 262 operations total 2.825 ms (see tests/import/real_traces.rs). Of these, 1.746 ms are in NCCL, as
-    // summed with Python's json.
+    // The 262 operations in the trace take 2.825 ms in total (see tests/import/real_traces.rs). Of this time, 1.746 ms
+    // are in NCCL, as summed with Python's json module.
     let last = &answer["ranks"][7];
     assert_eq!((&answer["straggler"], &last["communication_ns"]), (&7.into(), &1_746_000.into()));
     assert_eq!(last["work_ns"], 2_825_000 - 1_746_000);
@@ -486,8 +486,8 @@ fn folded_stacks_are_drawn_and_compared_unchanged() {
     gpuflame(&folder, ["flamegraph", "a.folded", "--idle"]).fails(2, &["a.folded", "idle"]);
 }
 
-/// The two files were folded with different flags, and have no function name in common. So it looks as if all stacks
-/// had changed.
+/// The two files were folded with different flags, and have no function name in common. Therefore it looks as if all
+/// stacks had changed.
 #[test]
 fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     let folder = scratch("misfit");
@@ -516,8 +516,8 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     assert!(other_way.contains("1 kernels have short names after and full names before, "), "{other_way}");
     let frames = said("whole.folded", "all.folded");
     assert!(frames.starts_with("gpuflame: the files share 1 kernels but no stack: "), "{frames}");
-    // No warning is printed if the function names of the two files match, or if the two programs have no function name
-    // in common.
+    // No warning is printed in two cases: the function names of the two files match, or the two programs have no
+    // function name in common.
     for (before, after) in
         [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]
     {
@@ -575,8 +575,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Returns a trace of 1,000 consecutive kernels of 1 us on one stream. The first kernel overlaps the second one by
-/// `overlap_ns`.
+/// Returns a trace of 1,000 consecutive kernels of 1 us on one stream. The first kernel ends `overlap_ns` after the
+/// second kernel begins.
 fn in_a_row(overlap_ns: u64, with_launches: u64) -> String {
     let mut events = Vec::new();
     for at in 0..1000 {
@@ -605,10 +605,11 @@ fn findings_of_up_to_a_thousandth_are_notes_and_larger_ones_are_bad() {
         let found: Value = serde_json::from_str(&ran.stdout).unwrap();
         (row(&found["findings"], "what", what)["result"].as_str().unwrap().to_owned(), ran.code)
     };
-    // One of 1,000 operations overlaps the next one, first for 0.05 % of the time, then for 0.2 %.
+    // One of 1,000 operations overlaps the next operation, first for 0.05 % of the time, and in a second trace for 0.2
+    // %.
     assert_eq!(result(500, 1000, "overlaps on a stream"), ("note".to_owned(), 0));
     assert_eq!(result(2000, 1000, "overlaps on a stream"), ("BAD".to_owned(), 1));
-    // One activity without a launch is a thousandth of the activities and of their time. Two such activities are more
+    // One activity without a launch is a thousandth of all activities and of their time. Two such activities are more
     // than a thousandth.
     assert_eq!(result(0, 999, "activities without a launch"), ("note".to_owned(), 0));
     assert_eq!(result(0, 998, "activities without a launch"), ("BAD".to_owned(), 1));

@@ -1,5 +1,5 @@
-//! Opens the output of `gpuflame convert` in the viewers for each format. `tests/viewers/install` installs the viewers.
-//! If the viewers are missing, these tests are skipped, except in CI.
+//! Opens the output of `gpuflame convert` in the viewers for each format. The script `tests/viewers/install` installs
+//! the viewers. If the viewers are missing, these tests are skipped, except in CI.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

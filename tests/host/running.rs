@@ -1,4 +1,4 @@
-//! A program that runs until a file or a signal tells it to continue.
+//! A program that runs until a file or a signal from the test tells it to continue.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use crate::support::{Done, Run};
 /// Name of the checkpoint file that a process leaves if it dies without running its exit handlers.
 pub(crate) const FILE: &str = "out.gfr";
 
-/// Returns whether the file is a recording whose header says that it contains the final sums of a process that exited.
+/// Returns whether the file is a recording whose header states that it contains the final sums of a process that
+/// exited.
 pub(crate) fn is_finished(path: &Path) -> bool {
     let head = fs::read(path).unwrap_or_default();
     Reader::new(&head[..]).is_ok_and(|reader| reader.state().finished)
@@ -28,7 +29,7 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn of(run: Run) -> Self {
         let (mut command, folder) = run.into_command();
-        // The ledger goes to a regular file only if the file is open for appending.
+        // The ledger is written to a regular file only if the file is open for appending.
         let stderr = File::options().create(true).append(true).open(folder.join("stderr")).unwrap();
         let child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         Self { child, folder }
@@ -60,7 +61,7 @@ impl Running {
     }
 
     /// Waits until the first value that `is_so` returns is true. The second value that `is_so` returns describes the
-    /// current state, for the message about a timeout.
+    /// current state; it is printed if the wait times out.
     pub(crate) fn wait_for(&mut self, mut is_so: impl FnMut(&Self) -> (bool, String)) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -78,7 +79,7 @@ impl Running {
         }
     }
 
-    /// Creates the file `what`, which the program waits for.
+    /// Creates the file `what`, for which the program waits.
     pub(crate) fn tell(&self, what: &str) {
         fs::write(self.folder.join(what), "").unwrap();
     }
@@ -97,8 +98,8 @@ impl Running {
     }
 }
 
-/// Returns how long, in ns, gpuflame's threads in `process` and the calling thread have waited for a processor so far.
-/// A busy machine causes this delay, not gpuflame.
+/// Returns the time in ns for which gpuflame's threads in `process` and the calling thread have waited for a processor
+/// so far. This delay is caused by a busy machine and not by gpuflame.
 pub(crate) fn starved_for(process: u32) -> u64 {
     let waited = |folder: &Path| {
         let figures = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
@@ -110,8 +111,9 @@ pub(crate) fn starved_for(process: u32) -> u64 {
     tasks.filter(is_ours).map(|task| waited(&task)).sum::<u64>() + waited(Path::new("/proc/thread-self"))
 }
 
-/// Sends a signal to a process that has not been waited for.
+/// Sends a signal to a process for which the test has not waited.
 pub(crate) fn send(process: u32, signal: i32) {
-    // SAFETY: callers have not waited for the process yet. So the id of the process cannot have been reused.
+    // SAFETY: callers have not waited for the process yet, so its id still belongs to it. Therefore the id of the
+    // process cannot have been reused.
     assert_eq!(unsafe { libc::kill(process as i32, signal) }, 0);
 }

@@ -1,5 +1,5 @@
-//! Tests `gpuflame link-et`, which joins PyTorch execution traces with Kineto traces. The expected relations are worked
-//! out by hand.
+//! Tests `gpuflame link-et`, which links PyTorch execution traces with Kineto traces. The expected dependencies are
+//! worked out by hand.
 
 #[path = "../../support/chakra_decoder.rs"]
 mod chakra_decoder;
@@ -70,16 +70,17 @@ fn nodes_depend_on_earlier_work_of_their_thread_stream_and_waits() {
     let nodes = chakra(&out.join("chakra_trace_step.et"));
     let data = |id: u64| nodes[&id].data_deps.clone();
     for (id, expected) in [
-        // The operators of a thread, sorted by time. The first operator depends on the thread's root node, every other
-        // one on the operator before it.
+        // The operators of a thread are sorted by time. The first operator depends on the thread's root node, and every
+        // later operator depends on the operator before it.
         (10, &[2][..]),
         (11, &[10]),
         (12, &[11]),
         (13, &[12]),
         (14, &[13]),
-        // The first operator of the second thread depends on the operator of another thread that began last before it.
+        // The first operator of the second thread also depends on an operator of another thread: the last one that
+        // began before it.
         (20, &[3, 12]),
-        // The host waited for the collective (node 25) before this operator.
+        // Before this operator, the host waited for the collective (node 25).
         (15, &[14, 25]),
         // A kernel, copy or fill depends on the operator that launched it, and on the earlier work on its stream.
         (21, &[11]),
@@ -87,7 +88,7 @@ fn nodes_depend_on_earlier_work_of_their_thread_stream_and_waits() {
         (23, &[12, 22]),
         (24, &[20, 23]),
         (26, &[2, 24]),
-        // Stream 20 waited for the compute stream before the collective.
+        // Stream 20 waited for the compute stream before it ran the collective.
         (25, &[14, 24]),
     ] {
         assert_eq!(data(id), expected, "node {id}");
@@ -105,7 +106,7 @@ fn collectives_have_their_kind_size_and_group() {
     assert_eq!((collective.kind, collective.number("comm_type")), (7, Some(0)));
     assert_eq!(collective.number("comm_size"), Some(4000));
     assert_eq!(collective.attributes["pg_name"], "string default_pg");
-    // A reader that streams the file needs each node before all nodes that depend on it.
+    // If a reader streams the file, it needs each node before all nodes that depend on this node.
     let at = |id: u64| nodes.iter().position(|node| node.id == id).unwrap();
     for node in &nodes {
         assert!(
@@ -243,7 +244,7 @@ fn info_shows_both_kinds_of_execution_traces() {
 }
 
 /// PyTorch writes infinite and undefined numbers as `inf` and `nan`, and copies the program's strings even if they are
-/// not UTF-8. Neither such numbers nor such strings are valid JSON.
+/// not UTF-8. Such numbers and such strings are not valid JSON.
 #[test]
 fn the_linked_json_is_json_whatever_the_values_are() {
     let folder = scratch("link-et");
@@ -298,8 +299,8 @@ fn a_step_of_a_real_loop_is_linked() {
     let ran = gpuflame(&folder, words).ok();
     let table: Value = serde_json::from_str(&ran.stdout).unwrap();
     let row = &table["linked"][0];
-    // The execution trace has 928 operators. The execution trace covers one of 40 steps, whose kernels, copies and
-    // fills a script in another language counted.
+    // The execution trace has 928 operators. The execution trace covers one of 40 steps; a script in another language
+    // counted the kernels, copies and fills of this step.
     assert_eq!(
         (&row["operators"], &row["operators_linked"], &row["gpu_work"]),
         (&json!(928), &json!(928), &json!(10_356))
@@ -333,7 +334,8 @@ fn eight_real_ranks_are_linked_in_one_call() {
             (&row["rank"], &row["operators"], &row["operators_linked"]),
             (&json!(rank), &json!(1672), &json!(1672))
         );
-        // On two ranks, 64 kernels have no launch call in the Kineto trace. A script in another language counted them.
+        // On two ranks, 64 kernels have no launch call in the Kineto trace. A script in another language counted these
+        // kernels.
         let lost = if rank == 1 || rank == 3 { 64 } else { 0 };
         assert_eq!(row["linked"].as_u64().unwrap() + lost, row["gpu_work"].as_u64().unwrap(), "rank {rank}");
         let timeline = timelines.iter().find(|name| name.starts_with(&format!("worker{rank}_"))).unwrap();

@@ -1,5 +1,5 @@
-//! Pairs of an execution trace and a Kineto timeline that match only in part: timelines of several processes, different
-//! names, lost callers, equal times.
+//! Tests pairs of an execution trace and a Kineto timeline that match only in part: timelines of several processes,
+//! different names, lost callers, equal times.
 
 use std::fs;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ fn of_process(process: u64, mut event: Value) -> Value {
 
 #[test]
 fn ids_of_another_process_are_not_taken() {
-    // Process 76 comes first in the timeline, and its events have the same ids and names as those of process 77.
+    // Process 76 comes first in the timeline, and its events have the same ids and names as the events of process 77.
     let other = [op("aten::mm", 100, 77, 10.5, 50.0), call("cudaLaunchKernel", 5, 77, 20.5, 5.0)];
     let mut events: Vec<Value> = other.into_iter().map(|event| of_process(76, event)).collect();
     events.extend([
@@ -64,13 +64,13 @@ fn ids_of_another_process_are_not_taken() {
     let gpu: Vec<_> = nodes.values().filter(|node| node.is_gpu()).map(|node| node.name.as_str()).collect();
     assert_eq!((gpu, nodes[&11].ctrl_deps.clone()), (vec!["k77"], vec![10]));
     assert_eq!((&row(&ran)["in_window"], &row(&ran)["linked"]), (&json!(1), &json!(1)));
-    // Both processes make CUDA calls before the kernel k77, so either process may have launched it.
+    // Both processes make CUDA calls before the kernel k77 runs, so either process may have launched it.
     assert!(ran.stderr.contains("may have launched 1 pieces of GPU work"), "{}", ran.stderr);
 }
 
 #[test]
 fn work_of_another_process_is_outside_and_own_work_is_not() {
-    // The other process runs later, but comes first in the file. The other process has an operator that is not in the
+    // Process 78 runs later than process 77, but comes first in the file. Process 78 has an operator that is not in the
     // execution trace.
     let other = [op("aten::add", 109, 77, 1000.5, 50.0), call("cudaLaunchKernel", 5, 77, 1010.5, 5.0)];
     let mut events: Vec<Value> = other.into_iter().map(|event| of_process(78, event)).collect();
@@ -79,8 +79,8 @@ fn work_of_another_process_is_outside_and_own_work_is_not() {
         op("aten::mm", 100, 77, 10.5, 50.0),
         call("cudaLaunchKernel", 5, 77, 20.5, 5.0),
         work("kernel", "k77", 5, 7, 60.5, 10.0),
-        // This launch call follows the last operator. The call belongs to the traced window nevertheless, because all
-        // operators of the process are in the execution trace.
+        // This launch call is made after the last operator. The call nevertheless belongs to the traced window, because
+        // all operators of the process are in the execution trace.
         call("cudaLaunchKernel", 6, 77, 70.5, 1.0),
         work("kernel", "raw", 6, 7, 80.5, 1.0),
     ]);
@@ -123,7 +123,7 @@ fn an_operator_whose_caller_is_lost_is_not_the_root() {
     let events = [op("aten::mm", 100, 77, 10.5, 50.0), work("kernel", "nocall", 6, 7, 70.5, 10.0)];
     let folder = scratch("link-et-odd");
     let mut trace = execution_trace(&nodes);
-    // PyTorch writes the root nodes last.
+    // PyTorch writes the root nodes at the end of the file.
     trace["nodes"].as_array_mut().unwrap().reverse();
     write(&folder, "et.json", &trace);
     write(&folder, "timeline.json", &json!({ "traceEvents": events }));
@@ -137,7 +137,7 @@ fn unnumbered(name: &str, tid: u64, ts: f64) -> Value {
 
 #[test]
 fn by_names_each_thread_has_operators_of_its_own() {
-    // The first thread has an operator that has the same name as an operator of the second thread.
+    // An operator of the first thread has the same name as an operator of the second thread.
     let nodes =
         [leaf(10, "a", 100), leaf(11, "b", 101), leaf(12, "c", 102), node(20, "b", 3, 200, 2, json!([]))];
     let events = [
@@ -150,7 +150,7 @@ fn by_names_each_thread_has_operators_of_its_own() {
     let starts = [10, 11, 12, 20].map(|id| json_node(&folder, id)["ts"].as_f64());
     assert_eq!(starts, [10.5, 20.5, 30.5, 100.5].map(Some));
     assert!(!ran.stderr.contains("places"), "{}", ran.stderr);
-    // If two threads run the same operators, the linker first matches the thread that began first.
+    // If two threads run the same operators, the linker first matches the thread that began earlier.
     let nodes = [leaf(10, "a", 100), node(20, "a", 3, 101, 2, json!([]))];
     let (folder, ran) = linked(&nodes, &[unnumbered("a", 77, 10.5), unnumbered("a", 78, 30.5)]);
     assert_eq!([10, 20].map(|id| json_node(&folder, id)["ts"].as_f64()), [10.5, 30.5].map(Some));

@@ -34,7 +34,7 @@ pub(crate) fn execution_trace(nodes: &[Value]) -> Value {
     })
 }
 
-/// Returns a slice of a Kineto trace. Times are in us.
+/// Returns a slice of a Kineto trace. The times of the slice are in us.
 pub(crate) fn slice(category: &str, name: &str, tid: u64, ts: f64, dur: f64, args: Value) -> Value {
     json!({ "ph": "X", "cat": category, "name": name, "pid": 77, "tid": tid, "ts": ts, "dur": dur, "args": args })
 }

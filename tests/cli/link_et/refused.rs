@@ -47,8 +47,8 @@ fn all_files_are_opened_before_the_first_pair_is_linked() {
     run("absent.json").fails(1, &["absent.json", "no such file"]);
     run(ET).fails(1, &[ET, "not a Kineto trace"]);
     assert!(!folder.join("out").exists());
-    // `link-et` finds the damage in this file only while it reads the file. By then the pair before this file is
-    // linked, and the table contains that pair.
+    // While `link-et` reads this file, it finds that the file is damaged, and not earlier. At that time the pair of
+    // files before this one is already linked, and the table contains that pair.
     write(&folder, "late.json", &json!({ "traceEvents": [op("aten::mm", 1, 77, 1.0, 2.0)] }));
     let ran = run("late.json");
     let line = "no rf_id of the execution trace";

@@ -26,8 +26,8 @@ fn a_forked_child_does_not_wait_for_another_threads_range_name() {
 fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
     let program = compile("tests/programs/forked.c", &["-O2"]);
     let all = ["_exit", "exit", "quick_exit", "SIGTERM"];
-    // A vfork child shares its parent's memory, so exit handlers in the child would change the parent. Therefore this
-    // child ends without running exit handlers.
+    // A vfork child shares its parent's memory, so exit handlers in the child would change the parent. Therefore a
+    // child that vfork created ends without running exit handlers.
     let ways = WAYS.iter().map(|way| (*way, &all[..])).chain([("vfork", &["_exit", "SIGTERM"][..])]);
     for (way, end) in ways.flat_map(|(way, ends)| ends.iter().map(move |end| (way, *end))) {
         let run = |with| Run::new(&program, with).args([way, end]);

@@ -1,6 +1,6 @@
-//! Tests the library that is preloaded into shells. The preloaded library sets environment variables that make the CUDA
-//! driver and NVTX load gpuflame. Setting the variables must not harm threads that read the environment at the same
-//! time.
+//! Tests the library that shells preload. The preloaded library sets environment variables that make the CUDA driver
+//! and NVTX load gpuflame. When the preloaded library sets these variables, this must not harm threads that read the
+//! environment at the same time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,8 +37,8 @@ fn programs_started_by_a_shell_with_the_preload_library_are_recorded() {
         let shell = Run::new(Path::new("/bin/sh"), Way::None).env("LD_PRELOAD", list);
         let (mut shell, at) = shell.env("GPUFLAME_FORMATS", "folded").into_command();
         symlink(&folder, at.join("beside")).unwrap();
-        // The shell changes its working directory. The variable that the driver reads must still name the library's
-        // file.
+        // The shell changes its working directory. The environment variable that the driver reads must still name the
+        // library's file.
         shell.args(["-c", "mkdir deep && cd deep && exec \"$0\""]).arg(&program);
         let ran = shell.output().unwrap();
         let said = String::from_utf8_lossy(&ran.stderr);
@@ -48,7 +48,7 @@ fn programs_started_by_a_shell_with_the_preload_library_are_recorded() {
     }
 }
 
-/// Returns the environment variables that a program finds in addition to `given`.
+/// Returns the environment variables that a program finds in addition to the variables in `given`.
 fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
     let mut env = Command::new("env");
     env.env_clear().env("LD_PRELOAD", preloaded).envs(given.iter().copied());
@@ -65,7 +65,7 @@ fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
 
 const STDERR: &str = "_GPUFLAME_STDERR=";
 
-/// Returns device and inode of `/dev/null`, which is the stderr of the programs.
+/// Returns the device and inode numbers of `/dev/null`, which is the stderr of the programs.
 fn stderr_of_null() -> String {
     let facts = fs::metadata("/dev/null").unwrap();
     format!("{:x}:{:x}", facts.dev(), facts.ino())
@@ -126,8 +126,8 @@ fn a_version_mismatch_between_preload_and_main_library_is_refused_in_one_line() 
     assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }
 
-/// If the preloaded library disturbed static programs and musl programs, its user would see messages from every such
-/// program that a shell starts.
+/// If the preloaded library disturbed static programs and musl programs, a user of the library would see messages from
+/// every such program that a shell starts.
 #[test]
 fn static_and_musl_programs_start_normally_under_the_preload_library() {
     let folder = shipped();

@@ -1,5 +1,5 @@
-//! Processes of one job: each process writes a set of files and a description of itself. gpuflame reads a folder of
-//! such sets as one profile.
+//! Tests the processes of one job: each process writes a set of files and a description of this set. gpuflame reads a
+//! folder of such sets as one profile.
 
 use std::fs;
 use std::path::Path;
@@ -12,15 +12,16 @@ use crate::support::{Run, Way, compile, scratch, skip};
 
 const PROCESSES: u64 = 8;
 
-/// Runs eight processes at the same time in one folder. The processes run 1 to 8 steps. In step I, a process launches I
-/// kernels of 20,000 ns. Returns the time until all processes had ended.
+/// Runs eight processes at the same time in one folder. The first process runs 1 step, and the last process runs 8
+/// steps. In step I of its steps, a process launches I kernels of 20,000 ns. Returns the time until all processes had
+/// ended.
 fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u64 {
     let program = compile("tests/programs/timed.c", &["-O2"]);
     let start = |process: u64| {
         let run = Run::new(&program, Way::Injected).in_folder(folder).args(["steps", &process.to_string()]);
         let run = run.env("GPUFLAME_OUTPUT", "%e.%p").env("GPUFLAME_FORMATS", formats);
         let (mut command, _) = ranked(run, process - 1).into_command();
-        // The folder may contain only gpuflame's files, so the simulation writes no truth file.
+        // The folder may contain only gpuflame's files, so the test does not request a truth file.
         command.env_remove("GPUSIM_TRUTH").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     let all: Vec<_> = (1..=PROCESSES).map(start).collect();
@@ -81,7 +82,7 @@ fn eight_processes_with_ranks_merge_into_one_profile_by_rank() {
     }
 }
 
-/// The test uses the real `mpirun`, which gives each process its rank and reads the standard error of each process.
+/// The test uses the real `mpirun`, which assigns a rank to each process and reads the standard error of each process.
 #[test]
 fn eight_mpirun_processes_merge_into_one_profile_by_rank() {
     let version = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status();
@@ -102,7 +103,7 @@ fn eight_mpirun_processes_merge_into_one_profile_by_rank() {
     assert_eq!(ranks, ["0", "1", "2", "3", "4", "5", "6", "7"]);
     assert_eq!(said.matches("gpuflame: launches 6 = matched 6 ").count(), 8, "{said}");
     let merged = merged(&folder);
-    // In step I, a process launches I kernels of 20,000 ns.
+    // In step I of its steps, a process launches I kernels of 20,000 ns.
     for rank in 0..8 {
         let under = format!("rank {rank};");
         let of_rank = merged.iter().filter(|(stack, _)| stack.starts_with(&under));

@@ -1,7 +1,7 @@
-//! Servers write all files when they are stopped by SIGTERM or Ctrl+C.
+//! If servers are stopped by SIGTERM or Ctrl+C, they write all files.
 //!
-//! The program, `tests/programs/served.py`, ends like uvicorn, gunicorn and `multiprocessing` servers. The program's
-//! kernels take 1,000 ns.
+//! The program, `tests/programs/served.py`, ends like the servers of uvicorn, gunicorn and `multiprocessing`. The
+//! program's kernels take 1,000 ns.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::running::is_finished;
 use crate::support::{Done, Run, Way, root, skip};
 
-/// Number of launches that each launching process makes.
+/// Number of launches made by each process that launches kernels.
 const LAUNCHES: u64 = 200;
 
 /// Returns the ids of the processes that have launched kernels.
@@ -31,14 +31,14 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn signal(to: i32, signal: i32) {
-    // SAFETY: `to` is a process that has not been waited for, or the group of such a process. So the id cannot have
-    // been reused.
+    // SAFETY: SAFETY: `to` is a process for which the test has not waited, or the group of such a process. Therefore
+    // the id cannot have been reused.
     assert_eq!(unsafe { libc::kill(to, signal) }, 0, "{}", io::Error::last_os_error());
 }
 
-/// Runs a server until its processes have launched kernels, waits for the time `after`, and stops the server. Either
-/// SIGTERM goes to the server alone, or SIGINT goes to its process group, as with Ctrl+C in a terminal. The result must
-/// not depend on whether the first checkpoint is written during `after`.
+/// Runs a server until its processes have launched kernels, waits for the duration `after`, and stops the server.
+/// Either SIGTERM goes to the server alone, or SIGINT goes to its process group, as with Ctrl+C in a terminal. The
+/// outcome must not depend on whether the first checkpoint is written during `after`.
 fn stopped(way: Way, args: &[&str], serving: usize, by: i32, after: Duration) -> (Done, Vec<u32>) {
     let run = Run::new(Path::new("python3"), way).arg(root().join("tests/programs/served.py"));
     let run = run.args(args.iter().copied()).env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_UNIT", "ns");

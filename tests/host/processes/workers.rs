@@ -1,5 +1,4 @@
-//! Workers of Python's `multiprocessing` end by `_exit` or SIGTERM. gpuflame must write the files of these workers
-//! nevertheless.
+//! Workers of Python's `multiprocessing` end by `_exit` or SIGTERM, but gpuflame must write the files of these workers.
 //!
 //! The program is `tests/programs/workers.py`, whose kernels take 1,000 ns.
 
@@ -53,7 +52,7 @@ fn assert_each_has_its_launches(done: &Done) {
     }
 }
 
-/// Forked workers ordinarily end by `_exit`.
+/// Forked workers of `multiprocessing` usually end by `_exit`.
 #[test]
 fn short_lived_forked_workers_leave_all_files_and_no_checkpoint() {
     for method in ["fork", "forkserver"] {
@@ -79,8 +78,8 @@ fn a_killed_worker_leaves_a_checkpoint_and_an_interrupted_worker_all_files() {
         let number = |path: &PathBuf| path.file_stem()?.to_str()?.strip_prefix("out-")?.parse::<u32>().ok();
         names.iter().filter_map(number).for_each(|worker| send(worker, signal));
         let done = running.ended();
-        // The main process of the program asserts that its workers succeed. A signal ends the workers, so the exit code
-        // is 1.
+        // The main process of the program checks that its worker processes succeed. In this test a signal ends the
+        // workers, so the exit code is 1.
         assert_eq!(done.code, Some(1), "{}", done.stderr);
         let mut left = with_ending(&done.folder, ending);
         left.retain(|path| !path.to_string_lossy().ends_with(".idle.folded"));
@@ -94,8 +93,8 @@ fn launched(folder: &Path) -> Vec<u32> {
     names.filter_map(|name| name.strip_prefix("launched-")?.parse().ok()).collect()
 }
 
-/// The server kills one worker that ran too long, and replaces some workers. The other workers end together with the
-/// server.
+/// The server kills one worker that ran too long, and replaces some of its other workers. The remaining workers end
+/// together with the server.
 #[test]
 fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
     if !has_python() {

@@ -1,5 +1,6 @@
-//! Tests output files per recording window. Each window has a set of files with the launches made in that window.
-//! gpuflame writes each set while the process still runs. All sets together contain the launches of all windows.
+//! Tests the output files that gpuflame writes for each recording window. Each window has a set of files with the
+//! launches made in that window. gpuflame writes each set while the process still runs. All sets together contain the
+//! launches of all windows.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -47,7 +48,7 @@ fn ended(running: Running) -> Done {
     done
 }
 
-/// Returns the GPU time, in ns, of the kernels that a window launches and of its graph.
+/// Returns the GPU time, in ns, of the kernels that the program launches in a window and of the window's graph launch.
 fn expected(window: usize) -> u64 {
     (window as u64 + 3) * 20_000
 }
@@ -81,7 +82,7 @@ fn each_window_gets_its_own_files_while_the_process_runs() {
     assert!(done.folder.join("out.all.gfr").exists());
 }
 
-/// Returns the numbers that the program printed before `word`.
+/// Returns the numbers that the program printed before the text `word`.
 fn numbers(done: &Done, word: &str) -> Vec<f64> {
     let word = format!(" {word}");
     let before = done.stdout.lines().filter_map(|line| line.split_once(&word));
@@ -106,16 +107,16 @@ fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["dropped"]), (90_000, 60_000, 0), "{}", done.stderr);
     assert!(done.stderr.contains("windows 1000, late: 0 launches, 0 activities"), "{}", done.stderr);
-    // One or two more descriptors may be open while a file is being written. If every window left a descriptor open,
-    // there would be a thousand more.
+    // While a file is being written, one or two more descriptors may be open. If every window left a descriptor open,
+    // there would be a thousand more descriptors.
     let descriptors = numbers(&done, "descriptors");
     assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8.0, "{}", done.stdout);
-    // For comparison, another run makes the same launches in one window. A difference of 8 MiB would be 8 KiB for each
-    // of the 1,000 windows.
+    // For comparison, another run makes the same launches in one window. A difference in memory of 8 MiB would be 8 KiB
+    // for each of the 1,000 windows.
     let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
     let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
     assert!(resident < beside + 8192.0, "{resident} KiB, in one window {beside} KiB");
-    // Once the files of all windows are written, gpuflame's memory does not depend on how many windows had waited to be
+    // When the files of all windows are written, gpuflame's memory does not depend on how many windows had waited to be
     // written.
     let held = |done: &Done| -> f64 {
         let cost = done.ledger("own cost:")[0];
@@ -164,8 +165,8 @@ fn assert_all_but_windows(done: &Done) {
 
 #[test]
 fn a_hanging_file_system_blocks_neither_the_collector_nor_the_exit() {
-    // The thread that hangs gets the outputs of a window at the next flush, some seconds after the window has closed,
-    // or at the exit.
+    // The thread that hangs gets the outputs of a window either at the next flush, some seconds after the window has
+    // closed, or at the exit.
     for seconds in [0, 8] {
         assert_all_but_windows(&with_files_that_hang("folded", seconds));
     }
@@ -220,7 +221,7 @@ fn each_window_holds_the_launches_that_all_threads_made_in_it() {
     let truth = truth(&done);
     let mut expected = vec![0; 12];
     for (id, time) in launches {
-        // A launch belongs to the first window whose recorded end is not before the launch's start.
+        // A launch belongs to the first window whose recorded end is not earlier than the launch's start.
         let window = windows.iter().position(|(_, closed)| time <= *closed).unwrap();
         expected[window] += truth[&id].nanos;
     }
@@ -240,8 +241,8 @@ fn is_quiet(folder: &Path, times: usize) -> bool {
     found >= times
 }
 
-/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. In this test, switching the
-/// callbacks off only makes launches cheaper.
+/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. In this test, launch callbacks are
+/// switched off only to make launches cheaper.
 fn wait_for_quiet(running: &mut Running, times: usize) {
     running
         .wait_for(|running| (is_quiet(&running.folder, times), "launch callbacks are still on".to_owned()));
@@ -278,7 +279,7 @@ fn launches_between_windows_are_not_seen_and_their_activities_count_as_outside()
     let line = done.ledger("closed: for")[0];
     let not_seen: u64 = line.rsplit("; ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(not_seen > 0 && not_seen <= of["outside"], "{line}");
-    // All other activities belong to launches that gpuflame saw: one activity per launch, and three for the graph
-    // launch.
+    // All other activities belong to launches that gpuflame saw: each launch has one activity, except the graph launch,
+    // which has three.
     assert!(activities - not_seen <= launches + 2, "{}", done.stderr);
 }

@@ -1,5 +1,5 @@
-//! Tests recording windows that settings open and close. The files hold exactly the launches made in these windows. The
-//! tests compare each launch with the truth file of the simulated CUDA stack.
+//! Tests recording windows that are opened and closed by settings. The output files contain exactly the launches made
+//! in these windows. The tests compare each launch with the truth file of the simulated CUDA stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use crate::running::{Running, send};
 use crate::support::{Done, Run, Way, compile};
 
 /// Maximum difference, in ns, between the time at which a window really opens or closes and the time that is recorded.
-/// The thread may be preempted between the two.
+/// The thread may be preempted between these two times.
 const SLACK: u64 = 150_000_000;
 
 fn program() -> &'static PathBuf {
@@ -50,10 +50,10 @@ fn recorded(done: &Done) -> Recorded {
     Recorded { windows, launches: launches.into_iter().map(|(id, _)| id).collect() }
 }
 
-/// Start and end of a span.
+/// Start and end of a time span.
 type Span = (u64, u64);
 
-/// Returns the spans in which windows were open, and the launches in these spans as (id, start).
+/// Returns the time spans in which windows were open, and the launches in these spans as (id, start).
 pub(crate) fn recorded_launches(done: &Done, file: &str) -> (Vec<Span>, Vec<(u32, u64)>) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join(file)).unwrap())).unwrap();
     let (mut windows, mut launches) = (Vec::new(), Vec::new());
@@ -98,7 +98,7 @@ fn assert_exact(done: &Done) -> Vec<usize> {
         if let Some(window) = window {
             counts[window] += usize::from(is_in);
         }
-        // The recorded launches of one thread in one window are consecutive.
+        // In the recording, the launches of one thread in one window are consecutive.
         let (was_in, seen) = turns.entry(work.thread).or_default();
         *seen += usize::from(is_in && !*was_in);
         *was_in = is_in;
@@ -119,8 +119,8 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     counts
 }
 
-/// Runs the program with `threads` threads until the function `until` returns. `until` waits for the windows to open
-/// and close.
+/// Runs the program with `threads` threads; the program ends after the function `until` has returned. The function
+/// `until` waits for the windows to open and close.
 fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
     let mut running = Running::of(run(&["run", threads], settings));
     until(&mut running);
@@ -130,7 +130,7 @@ fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&m
     done
 }
 
-/// Returns how many windows were opened and closed so far, according to the recording (written every second).
+/// Returns the number of windows that were opened and closed so far, according to the recording (written every second).
 fn edges(running: &Running) -> (usize, usize) {
     let Ok(file) = File::open(running.folder.join("out.gfr")) else { return (0, 0) };
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return (0, 0) };
@@ -209,8 +209,9 @@ fn delay_duration_and_repeat_open_and_close_windows_on_all_threads() {
 
 #[test]
 fn calls_in_flight_at_a_window_edge_belong_to_their_starting_window() {
-    // A launch call takes 2 ms, and the pause before the next call takes 0.3 ms. So nearly always every thread is in a
-    // call. Callbacks are off between windows, and gpuflame turns them on while calls are in flight.
+    // A launch call takes 2 ms, and the pause before the next call takes 0.3 ms. Therefore every thread is in a launch
+    // call nearly all the time. gpuflame turns its launch callbacks off between windows, and turns them on while calls
+    // are in flight.
     let settings = [
         ("GPUFLAME_DELAY", "2.6"),
         ("GPUFLAME_DURATION", "0.4"),
@@ -278,7 +279,8 @@ fn with_a_flag_file_the_duration_counts_from_each_creation() {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
             fs::remove_file(&flag).unwrap();
-            // gpuflame polls the flag file once per second. So 2.5 s are enough to notice that the file is absent.
+            // gpuflame polls the flag file once per second. Therefore gpuflame needs less than 2.5 s to notice that the
+            // file is absent.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
         }
@@ -294,7 +296,7 @@ fn with_a_flag_file_steps_count_from_each_creation() {
         for window in 1..=2 {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
-            // gpuflame polls the flag file once per second. While the file exists, no other window opens.
+            // gpuflame polls the flag file once per second. While the flag file exists, no other window opens.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
             assert_eq!(edges(running), (window, window));
@@ -354,8 +356,8 @@ fn invalid_window_settings_are_reported_and_the_program_runs() {
     }
 }
 
-/// The call begins while the window is open, and returns three seconds after the window has closed. If callbacks were
-/// turned off in between, gpuflame would not see the exit of this call.
+/// The launch call begins while the window is open, and returns three seconds after the window has closed. If launch
+/// callbacks were turned off before the call returns, gpuflame would not see the exit of this call.
 #[test]
 fn a_call_in_flight_keeps_callbacks_on_until_it_returns() {
     let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];
