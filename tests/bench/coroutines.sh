@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints a table of gpuflame's cost per launch in a program whose coroutines take turns. Each cost is CPU time of the
-# launching thread in nanoseconds, measured on the simulated CUDA stack.
+# Prints a table of gpuflame's cost per launch in a program whose coroutines run in turn on one thread. Each cost is CPU
+# time of the launching thread in nanoseconds, measured on the simulated CUDA stack.
 #
 #   cargo build --release && tests/bench/coroutines.sh [--limit NS] [COUNT...]
 #

@@ -3,13 +3,13 @@
 //!
 //! Before the signal, each program launches from many stacks, or launches many different kernels, on the simulated CUDA
 //! stack. gpuflame writes its output files to the page cache only. When the signal arrives, a program is either idle or
-//! still launching. Other load on the machine affects the time until the process ends. Other load does not affect the
-//! CPU time of the writing thread, which the scheduler counts.
+//! still launching kernels. If other programs use the machine, this affects the time until the process ends. It does
+//! not affect the CPU time of the writing thread, which the scheduler counts.
 //!
 //! With `-- bytes`, the benchmark instead measures the bytes that checkpoints write per minute, and the share of CPU
-//! time that the checkpoint thread takes. With `-- bytes`, the benchmark runs three programs. The first launches from
-//! ten stacks, the second launches from 10,000 stacks that all change each second, and the rows of the third are
-//! recorded.
+//! time that the checkpoint thread takes. With `-- bytes`, the benchmark runs three programs. The first program
+//! launches from ten stacks, the second program launches from 10,000 stacks that all change each second, and the third
+//! program is recorded with all rows.
 
 #[path = "staged.rs"]
 mod staged;
@@ -23,7 +23,7 @@ use std::{fs, thread};
 use staged::{built, command, compiled, stage};
 
 const ROUNDS: usize = 7;
-/// Time to wait before the signal is sent. When the signal arrives, a checkpoint already contains the launches, as in a
+/// Time to wait before the signal is sent. When the signal arrives, the launches are already in a checkpoint, as in a
 /// program that has run for some time.
 const REST: Duration = Duration::from_millis(2500);
 
@@ -38,7 +38,7 @@ const CASES: [&[&str]; 7] = [
     &["names", "80000", "on"],
 ];
 
-/// Time for which the benchmark counts the written bytes.
+/// Duration for which the benchmark counts the written bytes.
 const WATCHED: Duration = Duration::from_secs(20);
 
 /// Prints how much checkpoints write while a program runs, and how much CPU time they take.
@@ -78,7 +78,7 @@ fn print_written(program: &Path, cuda: &Path) {
 
 /// Ends the program with SIGUSR1, and returns the number of launches per second that the program prints on exit.
 fn launches(child: &mut Child) -> f64 {
-    // SAFETY: the child has not been waited for yet, so its id cannot have been reused.
+    // SAFETY: this process has not waited for the child yet, so the child's id cannot have been reused.
     unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("it says text");
@@ -131,7 +131,7 @@ fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     thread::sleep(REST);
     let writer = writer(&child);
     let (before, began) = (processor(&writer).unwrap_or(0.0), Instant::now());
-    // SAFETY: the child has not been waited for yet, so its id cannot have been reused.
+    // SAFETY: this process has not waited for the child yet, so the child's id cannot have been reused.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
     let mut taken = before;
     while let Some(now) = processor(&writer) {

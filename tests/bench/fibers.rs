@@ -1,5 +1,5 @@
 //! Measures the cost of capturing a fiber's stack, for several numbers of fibers that take turns, and in a process with
-//! many memory mappings. If a stack is not the thread's own, gpuflame lets the kernel copy it at each capture
+//! many memory mappings. If a stack is not the thread's own, gpuflame lets Linux copy the stack at each capture
 //! (`src/unwind/copy.rs`).
 //!
 //!     cargo bench --bench fibers
@@ -37,7 +37,7 @@ fn deep(calls: u32) -> u32 {
         return black_box(deep(black_box(calls - 1))) + frame[0];
     }
     if CAPTURES.load(Ordering::Relaxed) {
-        // SAFETY: `main` stored its unwinder in this variable, and no other reference to it exists.
+        // SAFETY: SAFETY: `main` stored its unwinder in this variable, and no other reference to it exists.
         let unwinder = unsafe { &mut *tls::get().cast::<Unwinder>() };
         FRAMES.store(unwinder.capture(Skip::None).frames.len(), Ordering::Relaxed);
     }
@@ -48,8 +48,8 @@ extern "C-unwind" fn fiber() {
     black_box(deep(CALLS));
 }
 
-/// Maps memory with an unreadable page at each multiple of `apart` bytes. The kernel then treats each piece between two
-/// such pages as a separate mapping.
+/// Maps memory with an unreadable page at each multiple of `apart` bytes. Linux then treats each piece of memory
+/// between two such pages as a separate mapping.
 fn pieces(count: usize, apart: usize) -> usize {
     // SAFETY: the mapping is fresh, and the loop protects only pages inside it.
     unsafe {
@@ -72,8 +72,8 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Returns the nanoseconds per call of `run` in the third-fastest turn. Other load on the machine hardly affects that
-/// turn.
+/// Returns the time in nanoseconds that a call of `run` takes in the third-fastest turn. If other programs use the
+/// machine, this hardly affects the third-fastest turn.
 fn nanos(mut run: impl FnMut(usize)) -> f64 {
     let mut turns = [0.0; TURNS];
     for turn in &mut turns {
@@ -85,7 +85,7 @@ fn nanos(mut run: impl FnMut(usize)) -> f64 {
     turns[TURNS / 10]
 }
 
-/// Returns two times: the time that a capture adds to a run of a fiber, and the time of a run without a capture.
+/// Returns two times: the time by which a capture lengthens a run of a fiber, and the time of a run without a capture.
 fn of_fibers(stacks: usize, count: usize) -> (f64, f64) {
     let run = |turn: usize| on_stack(fiber, stacks + (turn % count + 1) * (STACK + PAGE));
     CAPTURES.store(false, Ordering::Relaxed);

@@ -2,9 +2,9 @@
 //! examples/graph_decode.c on the simulated stack. Prints one line per figure: `name value unit`.
 //!
 //! callgrind counts the instructions that run inside gpuflame's callback between two launches. The benchmark fails if
-//! the count grows with the number of nodes. Times are read from the ledger (the counts that gpuflame prints on exit).
-//! Times do grow with the number of nodes, because the simulated driver handles every node between two launches, which
-//! evicts gpuflame's data from the CPU caches.
+//! the number of instructions grows with the number of nodes. Times are read from the ledger (the counts that gpuflame
+//! prints on exit). Times do grow with the number of nodes, because the simulated driver handles every node between two
+//! launches, which evicts gpuflame's data from the CPU caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
@@ -20,17 +20,17 @@ use std::process::Stdio;
 use staged::{built, command, compiled, stage};
 
 /// Sizes of the graph in layers of eight kernels, each with the number of tokens that are timed. A run delivers at most
-/// 1.6 million activity records. 1.6 million records fit into the buffers even if the collector thread gets no CPU
+/// 1.6 million activity records, because these records fit into the buffers even if the collector thread gets no CPU
 /// time.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
-/// Number of rounds. Each round measures all sizes once, and the best round of each size is used.
+/// Number of rounds. Each round measures all graph sizes once, and the best round of each size is used.
 const TURNS: usize = 3;
 /// Number of graph launches in a run. The next constant is the number of launches after which the launching stack is
 /// certainly cached. The capture of the graph visits many stacks that do not repeat, which raises the back-off in
-/// `unwind/cache_backoff.rs`. So the stack is not cached at first.
+/// `unwind/cache_backoff.rs`. Therefore the launching stack is not cached at first.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
-/// Maximum ratio of the instructions per launch between the largest and the smallest graph.
+/// Maximum ratio between the instructions per launch for the largest graph and those for the smallest graph.
 const MOST: f64 = 1.01;
 
 /// Runs the program, optionally under a tool such as callgrind. Returns its stderr.
@@ -61,8 +61,8 @@ fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     number.expect("the ledger has the cost of a graph launch")
 }
 
-/// Returns the instructions in gpuflame's callback per graph launch. The result is the median of the counts between two
-/// launches.
+/// Returns the instructions in gpuflame's callback per graph launch. This is the median of the instruction counts
+/// between two consecutive launches.
 fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     let name = format!("callgrind.{layers}");
     let out = format!("--callgrind-out-file={}", folder.join(&name).display());
@@ -74,8 +74,8 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // callgrind starts a new file at each launch. The counts before the first timed launch and after the last one are
-    // in files that are not read here.
+    // callgrind starts a new output file at each launch. The counts before the first timed launch and after the last
+    // one are in files that are not read here.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =
         launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();

@@ -1,8 +1,9 @@
-//! Counts gpuflame's instructions per launch, so that added work is detected on any machine.
+//! Counts gpuflame's instructions per launch, so that an increase is detected on any machine.
 //!
 //! Times vary with the machine and its load, whereas callgrind counts the same instructions every time. Each case runs
-//! twice, the second time with more launches, and the benchmark uses the difference of the two counts. If a case
-//! exceeds its limit, make it cheaper again, or raise the limit and explain the added work in the commit.
+//! twice, the second time with more launches, and the benchmark uses the difference between the two counts of
+//! instructions. If a case exceeds its limit, make it cheaper again, or raise the limit and explain the added work in
+//! the commit.
 //!
 //!     cargo bench --bench instructions
 //!     cargo bench --bench instructions -- --time      nanoseconds instead, the fastest of many rounds
@@ -30,30 +31,31 @@ use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 struct Case {
     name: &'static str,
     run: fn(u32),
-    /// Maximum instructions per launch. The limit is 1 to 3 % above the count with the code that Rust 1.95 generates.
+    /// Maximum instructions per launch. The limit is 1 to 3 % above the count that was measured for the code that Rust
+    /// 1.95 generates.
     limit: u64,
 }
 
 const CASES: [Case; 14] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
     // Under valgrind, gpuflame cannot calibrate the time stamp counter, because two clocks are never read at the same
-    // time. So every launch reads the time with system calls, whose instructions inside the kernel callgrind does not
-    // count.
+    // time. Therefore every launch reads the time with system calls; callgrind does not count the instructions of these
+    // calls inside Linux.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1160 },
     // These cases launch in turn from 8 stacks of 70 frames that share the outer 35 frames. Each launch walks the inner
-    // half of its stack. Once the stacks are cached, a launch walks no frames.
+    // half of its stack. When the stacks are cached, a launch walks no frames.
     Case { name: "instructions_capture_half_70", run: half_captures, limit: 4000 },
     Case { name: "instructions_callback_half_70", run: halves, limit: 1640 },
     // These cases launch from a stack with 15 Python functions from four files. The first case ignores the Python
-    // functions and the others read them, in the memory layouts of CPython 3.13, 3.11 and 3.9.
+    // functions, and the remaining cases read them, in the memory layouts of CPython 3.13, 3.11 and 3.9.
     Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1120 },
     Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 1750 },
     Case { name: "instructions_callback_python_3_11_off_70", run: in_python::<0x30b, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2150 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
-    // Twelve Python functions stay on the stack. Each launch is made below these functions and, alternately, three or
-    // six further Python functions.
+    // Twelve Python functions stay on the stack. Each launch is made below these functions and, alternately, below
+    // three or six further Python functions.
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
@@ -119,8 +121,8 @@ fn half_captures(count: u32) {
     });
 }
 
-/// Launches in turn from stacks that differ in their inner half. The count includes the calls that build these stacks,
-/// with 16 instructions per call.
+/// Launches in turn from stacks that differ in their inner half. The count includes the calls that build these stacks;
+/// each call has 16 instructions.
 fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     deep(DEPTH / 2, &mut || {
         for id in 0..black_box(count) {
@@ -130,7 +132,7 @@ fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     });
 }
 
-/// Makes `calls` nested calls. Each call is from one of two places.
+/// Makes `calls` nested calls. Each of these calls is made from one of two places in the code.
 fn winding(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
     if calls == 0 {
         at_the_end();
@@ -151,7 +153,7 @@ fn right(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
 }
 
 /// Launches from a stack with 15 Python frames and 70 native frames. Since CPython 3.11, five calls to the evaluator
-/// run all the Python frames. Before 3.11, each Python frame has its own call to the evaluator.
+/// run all the Python frames. Before CPython 3.11, each Python frame has its own call to the evaluator.
 fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     unsafe extern "C" fn launches(count: *mut c_void) {
         callbacks_of(count.addr() as u32);
@@ -165,7 +167,7 @@ fn by_turns<const VERSION: u32>(count: u32) {
         let evaluate = EVALUATE.get().expect("it was loaded");
         for id in 0..black_box(count.addr()) {
             let with = std::ptr::without_provenance_mut(id);
-            // SAFETY: `evaluate` may be called as in the first call of this function.
+            // SAFETY: SAFETY: SAFETY: `evaluate` may be called as in the first call of this function.
             unsafe { evaluate(if id % 2 == 0 { 3 } else { 6 }, one, with) };
         }
     }
@@ -183,7 +185,7 @@ fn in_rows<const VERSION: u32>(count: u32) {
         for id in 0..black_box(count.addr()) {
             let kernel = [one::<0>, one::<1>, one::<2>][id % 3];
             let with = std::ptr::without_provenance_mut(id);
-            // SAFETY: `evaluate` may be called as in the first call of this function.
+            // SAFETY: SAFETY: SAFETY: `evaluate` may be called as in the first call of this function.
             unsafe { evaluate([3, 6, 9][id / 3 % 3], kernel, with) };
         }
     }
@@ -210,7 +212,7 @@ fn evaluated<const VERSION: u32>(
     // SAFETY: the library is the tests' own, and its constructor only fills its own variables.
     let library = unsafe { libc::dlopen(interpreter.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     assert!(!library.is_null(), "the interpreter of the tests is loaded");
-    // SAFETY: `library` is a loaded library, and the name is a C string.
+    // SAFETY: SAFETY: `library` is a loaded library, and the name is a C string.
     let evaluate = unsafe { libc::dlsym(library, c"evaluate".as_ptr()) };
     assert!(!evaluate.is_null());
     // SAFETY: the library's function with this name has this type.
@@ -227,8 +229,9 @@ fn evaluated<const VERSION: u32>(
     assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());
 }
 
-/// Returns the path of the tests' fake interpreter for `version` of Python. This interpreter has the memory layout of
-/// that Python version but evaluates nothing. The fake interpreter is compiled only once, into this program's folder.
+/// Returns the path of the tests' fake interpreter for `version` of Python. The fake interpreter has the memory layout
+/// of that Python version but evaluates nothing. The fake interpreter is compiled only once, into this program's
+/// folder.
 fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
     let library = program.with_extension(format!("interpreter-{version:x}.so"));
@@ -243,7 +246,7 @@ fn compile_interpreter(version: u32) {
     assert!(status.is_ok_and(|status| status.success()), "a C compiler (gcc) is needed");
 }
 
-/// Returns the total number of instructions that this program executes when it runs a case with `count` launches.
+/// Returns the total number of instructions that this program executes when it runs a case that makes `count` launches.
 fn instructions(case: usize, count: u32) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
@@ -288,8 +291,8 @@ fn main() -> ExitCode {
     if is_within { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the nanoseconds per launch for each case, in the fastest of many processes. The processes of the cases take
-/// turns.
+/// Prints the nanoseconds per launch for each case, measured in the fastest of many processes. The processes of the
+/// cases take turns.
 fn time() -> ExitCode {
     const ROUNDS: usize = 40;
     const LAUNCHES: &str = "20000";

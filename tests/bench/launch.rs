@@ -1,12 +1,13 @@
-//! Measures the cost that gpuflame adds to a launch, and compares its unwinder with others in the same run.
+//! Measures the cost that gpuflame adds to a launch, and compares gpuflame's unwinder with other unwinders in the same
+//! run.
 //!
 //! The benchmark first checks that all unwinders return the same stacks. Then the benchmark measures the unwinders in
-//! three situations (see `paths`), each at four stack depths, with one thread and with two threads. After that it
-//! measures the whole callback on the simulated CUDA stack, and a whole process. The benchmark writes the tables of
-//! `tests/bench/performance.md` and `docs/cost.md`. At the end the benchmark prints a line `name value unit` for each
-//! figure. With arguments (`-- half 64`) the benchmark measures only the named situations and depths, and writes
-//! nothing. With `-- checkpoints` the benchmark compares two whole processes: one that writes checkpoints fifty times
-//! as often as by default, and one that writes none.
+//! three situations (see `paths`), each at four stack depths, with one thread and with two threads. After that, the
+//! benchmark measures the whole callback on the simulated CUDA stack, and a whole process. The benchmark writes the
+//! tables of `tests/bench/performance.md` and `docs/cost.md`. At the end the benchmark prints a line `name value unit`
+//! for each figure. With arguments (`-- half 64`) the benchmark measures only the named situations and depths, and
+//! writes nothing. With `-- checkpoints` the benchmark compares two whole processes: one that writes checkpoints fifty
+//! times as often as by default, and one that writes none.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]
@@ -55,10 +56,10 @@ use turns::{Figure, Slice};
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
 /// Number of captures of the same stack that are timed together.
 const CAPTURES: u32 = 100;
-/// Average number of captures per stack and turn before the measurement begins. The number applies to situations with
+/// Average number of captures per stack and turn before the measurement begins. This number applies to situations with
 /// different stacks.
 const WARM_UP: usize = 4;
-/// Average number of captures per stack and turn during the measurement of such situations.
+/// Average number of captures per stack and turn during the measurement of situations with different stacks.
 const ROUNDS: usize = 2;
 
 /// A situation, a depth, and the stacks on which a method is measured.
@@ -106,7 +107,7 @@ impl Place {
     }
 }
 
-/// Results of all methods for one situation at one depth. The lists have one entry per method.
+/// Results of all methods for one situation at one depth. Each list has one entry per method.
 struct Measured {
     situation: Situation,
     depth: usize,
@@ -137,8 +138,8 @@ impl Measured {
     }
 
     fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
-        // Methods that write launch records do not return a number of frames. For them, the number is that of the plain
-        // capture.
+        // Methods that write launch records return nothing, so their number of frames is not known. For these methods,
+        // the stored number is that of the plain capture.
         let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
         Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
     }
@@ -153,8 +154,8 @@ impl Measured {
 }
 
 /// Asserts that all methods return the same frames. A correct stack consists of a few frames of the method itself
-/// (innermost), followed by the frames that glibc finds. Returns the number of wrong stacks for each method that is
-/// known to err.
+/// (innermost), followed by the frames that glibc finds. For each method that is known to err, returns the number of
+/// wrong stacks.
 fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     let mut tools = Tools::new();
     let reference = methods.iter().find(|method| method.short == "glibc").expect("glibc is always here");
@@ -162,7 +163,7 @@ fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     for (method, wrong) in methods.iter().zip(&mut wrong) {
         for stack in place.stacks_for(method) {
             build(stack, &mut || {
-                // Both methods are called from the same call site, so all outer frames are the same.
+                // Both methods are called from the same call site, so all frames outside the methods are the same.
                 let [expected, found] = [reference, method].map(|method| stack_by(method, &mut tools));
                 let same = agree(&found, &expected, method.needs_frame_pointers, place.depth);
                 assert!(
@@ -187,16 +188,17 @@ fn stack_by(method: &Method, tools: &mut Tools) -> Vec<u64> {
         Some(stack) => stack(tools),
         None => tools.room[..count].iter().map(|address| *address as u64).collect(),
     };
-    // libgcc shows the outermost return address, 0, as a frame.
+    // libgcc returns the outermost return address, which is 0, as a frame.
     stack.pop_if(|address| *address == 0);
     stack
 }
 
 /// Returns whether two stacks (leaf first) are equal, apart from the frames of the two methods and of the closure that
-/// called the methods. A walk by frame pointers sees only the middle part of the stack, whose code has frame pointers.
+/// called the methods. A walk by frame pointers finds only the middle part of the stack, whose code keeps frame
+/// pointers.
 fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool {
     if only_part {
-        // The outermost frames that the walk returned are ignored, because they are in code without frame pointers.
+        // The outermost frames that the walk returned are ignored, because their code does not keep frame pointers.
         let part = &found[..found.len().min(depth - 1)];
         return part.len() == depth - 1 && expected.windows(part.len()).any(|frames| frames == part);
     }
@@ -205,7 +207,7 @@ fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool
     same > depth && same + own >= found.len() && same + own >= expected.len()
 }
 
-/// Returns the number of memory allocations during launches at this depth, over all situations, once their stacks are
+/// Returns the number of memory allocations during launches at this depth, over all situations, when their stacks are
 /// cached.
 fn allocations(depth: usize, functions: &[Function]) -> u64 {
     let method =
@@ -277,7 +279,7 @@ impl OnSimulated {
     }
 }
 
-/// Prints what a checkpoint every 20 ms costs, compared with no checkpoints.
+/// Prints what a checkpoint every 20 ms costs, compared with a run that writes no checkpoints.
 #[allow(clippy::print_stdout)]
 fn print_cost_of_checkpoints() {
     let folder = staged::stage("cuda");
@@ -369,7 +371,7 @@ fn errors(situation: Situation, methods: &[Method], all: &[Measured]) -> String 
     text
 }
 
-/// Returns a table with a row per situation and a column per depth. A cell contains the callback's time with one
+/// Returns a table with a row per situation and a column per depth. A cell contains the callback's time twice: with one
 /// thread, and with two threads at the same time.
 fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (two threads at once)"));
@@ -389,8 +391,8 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     table
 }
 
-/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work for a launch, and the name
-/// of that part.
+/// Among all parts of gpuflame's work for a launch, returns the largest slowdown that a second thread causes, and the
+/// name of that part.
 fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
     let ours = all.iter().flat_map(|place| {
         let figures = place.figures[..=FULL + 1].iter().zip(methods);

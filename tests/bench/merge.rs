@@ -1,10 +1,11 @@
-//! Measures how fast CPU stacks are matched with their launches, and how many stacks are matched correctly: `cargo
-//! bench --bench merge`.
+//! Measures how fast CPU stacks are matched with their launches, and how many stacks are matched with the right launch:
+//! `cargo bench --bench merge`.
 //!
 //! The input has as many launches as the eBPF tutorial's input. The launches are on one thread, 2 to 32 us apart. The
-//! clocks with which stacks and launches are timed differ by 0, 20 or 100 us. One stack in a thousand is missing, so
-//! stacks cannot be matched by their order alone. The tutorial's own algorithm compares each stack with all launches.
-//! The tutorial's algorithm runs on a part of the launches only, and its time for all launches is extrapolated.
+//! clock that times the stacks differs from the clock that times the launches by 0, 20 or 100 us. One of every thousand
+//! stacks is missing, so stacks cannot be matched with launches by their order alone. The tutorial's own algorithm
+//! compares each stack with all launches. The tutorial's algorithm runs on a part of the launches only, and its time
+//! for all launches is extrapolated.
 
 use std::fmt::Write as _;
 use std::path::Path;

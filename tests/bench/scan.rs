@@ -1,9 +1,9 @@
 //! Measures how fast a large trace is read: `cargo bench --bench scan`. The benchmark needs half a gigabyte of disk.
 //! The comparison with serde needs 4 GB of memory, and `-- --no-serde` omits it.
 //!
-//! The readers run in this process on the same file, one after the other and in several rounds. The best round of each
-//! reader is reported, so the ratios are valid even on a busy machine. The reported memory is the peak memory of the
-//! process during the first run of a reader. Readers that need little memory run first.
+//! The compared readers run in this process on the same file, one after the other and in several rounds. The best round
+//! of each reader is reported, so that the ratios are valid even on a busy machine. The reported memory is the peak
+//! memory of the process during the first run of a reader. The readers that need little memory run first.
 
 #[path = "trace_gen.rs"]
 mod trace_gen;
@@ -18,14 +18,14 @@ use gpuflame_traces::steps::{Extract, Ops, Stats, StatsOptions};
 
 const ROUNDS: usize = 15;
 
-/// Name of a reader, and a function that reads the trace and returns a number that depends on all of it.
+/// Name of a reader, and a function that reads the trace and returns a number that depends on the whole trace.
 type Reader<'a> = (&'a str, Box<dyn Fn() -> u64 + 'a>);
 
 #[allow(clippy::print_stdout)]
 fn main() {
     let folder = std::env::var_os("GPUFLAME_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    // Figures for the real trace and for the made-up trace cannot be compared, because the events of the real trace
-    // take longer to decompress.
+    // Do not compare the figures for the real trace with those for the made-up trace, because the events of the real
+    // trace take longer to decompress.
     let (kind, events) = match trace_gen::traces() {
         Some(_) => ("real", "a real trace's events"),
         None => ("made-up", "made-up events"),
@@ -79,7 +79,8 @@ fn main() {
 struct Measured {
     /// Wall time of the fastest round, in seconds.
     best: f64,
-    /// CPU time of all threads together, in seconds. Other load on the machine affects CPU time less than wall time.
+    /// CPU time of all threads together in that round, in seconds. Load by other programs affects CPU time less than
+    /// wall time.
     processor: f64,
     /// Peak memory in KiB.
     peak: u64,
@@ -129,8 +130,8 @@ fn inflate_only(path: &Path) -> u64 {
     }
 }
 
-/// Counts the events, and adds up the GPU time. Counting and adding up is the least work that a reader of the trace
-/// must do.
+/// Counts the trace events, and adds up the GPU time. A reader of the trace must at least count the events and add up
+/// the GPU time, so this is the minimum work.
 fn scan(path: &Path, options: &Options) -> u64 {
     let mut sum = Sum::default();
     import::open(path).unwrap().read_parallel(options, &mut sum).unwrap();
@@ -172,7 +173,7 @@ fn stats(path: &Path, options: &Options) -> u64 {
     stats.report.ops as u64
 }
 
-/// Extracts all data from the trace. Extracting all data is the most work that a reader of the trace does.
+/// Extracts all data from the trace. Extracting all data is the maximum work that a reader of the trace does.
 fn extract(path: &Path, options: &Options) -> u64 {
     let mut ops = Ops::within(i64::MIN, i64::MAX);
     import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();
@@ -213,7 +214,7 @@ fn processor() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// Resets the kernel's counter of peak memory, which [`peak`] reads.
+/// Resets Linux's counter of peak memory, which [`peak`] reads.
 fn forget_peak() {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
 }

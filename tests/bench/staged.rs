@@ -40,8 +40,8 @@ pub(crate) fn compiled(source: &str, flags: &[&str], cuda: &Path) -> PathBuf {
     program
 }
 
-/// Returns a command that runs `program` with the libraries in `cuda`. Settings for gpuflame in the environment are
-/// removed.
+/// Returns a command that runs `program` with the libraries in `cuda`. gpuflame's settings are removed from the
+/// environment of the command.
 pub(crate) fn command(program: impl AsRef<OsStr>, cuda: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {

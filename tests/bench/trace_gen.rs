@@ -1,10 +1,10 @@
 //! Writes a large Kineto trace. With the events of the real trace, the written trace has 1,588,124 events in
 //! 531,635,124 bytes, including 135,133 GPU operations and 352,659 calls.
 //!
-//! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces). If that file does not
-//! exist, they are those of a made-up training step. The events are repeated with shifted times and ids, until a time
-//! or an id would need more digits. In both cases the trace has Kineto's own layout. If the trace is smaller than the
-//! wanted size, the same number of blanks is added after each event.
+//! The repeated events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces). If that file
+//! does not exist, the repeated events are those of a made-up training step. The events are repeated with shifted times
+//! and ids, until a time or an id would need more digits. In both cases the written trace has Kineto's own layout. If
+//! the trace is smaller than the wanted size, blanks are added after each event, the same number after every event.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -167,8 +167,8 @@ impl Template {
         for (before, number) in &self.pieces {
             line.push_str(before);
             match number {
-                // Each repetition shifts times by more than the trace's duration, and ids by more than the range of the
-                // trace's ids.
+                // Each repetition shifts times by more than the trace's duration, and shifts ids by more than the range
+                // of the trace's ids.
                 Some((number, Shift::Time)) => write!(line, "{}", number + round * 20_000_000).unwrap(),
                 Some((number, Shift::Id)) => write!(line, "{}", number + round * 500_000).unwrap(),
                 None => {}

@@ -1,7 +1,7 @@
 //! Tests gpuflame's launch callback without CUPTI: the test calls the callback as the tracer would.
 //!
-//! The process contains only this one test, which counts every allocation on its own thread. (The test harness may
-//! allocate on another thread at any time.)
+//! The process contains only this test, which counts every allocation on its own thread. (The test harness may allocate
+//! on another thread at any time.)
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -30,7 +30,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: `System` gets every call unchanged.
+// SAFETY: SAFETY: `System` gets every call unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -47,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Simulates an API call: enter callback, optionally a nested call, exit callback. The description of the call is in
-/// its own stack frame, as in the tracer.
+/// Simulates an API call: enter callback, optionally a nested call, exit callback. In this test, the description of the
+/// call is in the stack frame of the call, as in the tracer.
 #[inline(never)]
 fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     let slot = Cell::new(0);
@@ -63,7 +63,7 @@ fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     Capture::exit(&make_call(kind, outer, &slot, result));
 }
 
-/// Calls `inside` in a deeper stack frame, as the CUDA driver is called from a deeper frame than the CUDA runtime.
+/// Calls `inside` in a deeper stack frame, because the CUDA driver is called from a deeper frame than the CUDA runtime.
 #[inline(never)]
 fn deeper(inside: &dyn Fn()) {
     let mut room = [0u8; 256];
@@ -119,7 +119,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     capture::refill_chunks();
 
     // While the window is closed, launches are only counted. The ids of these launches, and the ids of the calls nested
-    // in them, are noted.
+    // in them, are stored.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
     assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
@@ -150,20 +150,20 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     assert_eq!(ids, [(30, 30), (31, 31), (32, 31), (33, 33), (34, 33)]);
     assert_eq!(nested[1].context, nested[2].context);
 
-    // A failed launch is counted, but not recorded.
+    // A launch that fails is counted, but not recorded.
     call(CallKind::Launch, 40, Some(41), 700);
     assert_eq!(drained().launches, []);
     let failed = capture::losses().find(|(loss, _)| *loss == gpuflame_model::record::Loss::LaunchesFailed);
     assert_eq!(failed.map(|(_, count)| count), Some(1));
 
-    // A call that was entered but never returned does not hide the calls that follow.
+    // If a call was entered but never returned, it does not hide the calls that follow.
     abandon(50);
     decode(51..53);
     let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
     assert_eq!(after, [51, 52]);
 
-    // Launches before a window and launches after it form two ranges of ids. The ids between the two ranges belong to
-    // neither range.
+    // Launches before a window form one range of ids, and launches after it form another range. The ids between the two
+    // ranges belong to neither range.
     assert!(window::close());
     call(CallKind::Launch, 60, None, 0);
     assert!(window::open());
@@ -175,8 +175,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     around.sort_unstable();
     assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
 
-    // In the steady state, launches allocate no memory and none is lost. The times of launches are computed from the
-    // clock's calibration, which is available once the collector has run twice.
+    // In the steady state, launches allocate no memory, and no launch is lost. The times of launches are computed from
+    // the calibration of the clock, which is available after the collector has run twice.
     capture::recalibrate_clock();
     thread::sleep(Duration::from_millis(5));
     let mut seen = 0;
@@ -198,7 +198,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     launches_of_python_allocate_nothing();
 }
 
-/// Launches below Python functions. Each launch has another leaf function than the previous launch.
+/// Launches below Python functions. Each launch has a leaf function that differs from that of the previous launch.
 #[cfg(target_arch = "x86_64")]
 fn launches_of_python_allocate_nothing() {
     use gpuflame_model::record::FrameKind;

@@ -40,7 +40,8 @@ thread_local! {
     static CURRENT: Cell<*mut Fiber> = const { Cell::new(null_mut()) };
 }
 
-/// Body of a fiber. The body never returns, because at the end the thread simply stops switching to the fiber.
+/// Body of a fiber. The function `body` never returns, because at the end the thread simply stops switching to the
+/// fiber.
 extern "C" fn fiber() {
     let current = CURRENT.get();
     for n in 0..=LAUNCHES {
@@ -57,7 +58,7 @@ extern "C" fn fiber() {
 
 const STACK_BYTES: usize = 128 << 10;
 
-/// Runs the fibers of a thread in turns. Each fiber has its own stack.
+/// Runs the fibers of a thread in turn. Each fiber has its own stack.
 fn run_fibers(thread: u32) {
     // SAFETY: the all-zero value is a valid context, which getcontext then fills.
     let mut fibers: Vec<Fiber> = (0..FIBERS).map(|_| unsafe { zeroed() }).collect();
@@ -91,8 +92,8 @@ fn run_fibers(thread: u32) {
 #[derive(Default)]
 struct Told {
     threads: BTreeMap<ThreadId, String>,
-    /// Launch contexts (stack and API call), keyed by context id. Each has the name of the thread that sent it, and the
-    /// addresses of its stack.
+    /// Launch contexts (stack and API call), keyed by context id. Each launch context is stored with the name of the
+    /// thread that sent it, and the addresses of its stack.
     contexts: BTreeMap<ContextId, (String, Vec<u64>)>,
     launches: BTreeMap<String, Vec<u32>>,
 }

@@ -21,7 +21,7 @@ thread_local! {
 /// The system allocator, which also counts the allocated bytes.
 struct Counting;
 
-// SAFETY: `System` gets all calls unchanged.
+// SAFETY: SAFETY: `System` gets all calls unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size() as isize);
@@ -77,8 +77,8 @@ fn a_live_graph_node_costs_at_most_16_bytes_and_instantiations_nothing() {
     assert!(held() - before < 4096, "{} bytes are left", held() - before);
 }
 
-/// Each number of stacks that is tried is an eighth larger than the previous number, because memory use jumps when a
-/// table doubles in size.
+/// Each tested number of stacks is an eighth larger than the previous number, because memory use jumps when a table
+/// doubles in size.
 #[test]
 fn a_checkpoint_needs_at_most_the_memory_that_is_required_for_it() {
     let mut options = vec![Options { merge_threads: true, ..Options::default() }];
@@ -93,7 +93,7 @@ fn a_checkpoint_needs_at_most_the_memory_that_is_required_for_it() {
                 let (id, thread, flags) = (ContextId(id), ThreadId(1), ContextFlags(0));
                 explain.push(&Row::Context { id, thread, flags, frames: &frames }, &mut ());
                 explain.push(&Row::Launch(launch(id.0, id.0)), &mut ());
-                // Kernels are 30 us apart and take 0.9 us, so the GPU is idle before each kernel.
+                // The kernels begin 30 us apart and take 0.9 us, so the GPU is idle before each kernel.
                 let start = 1_000_000 + 30_000 * u64::from(id.0);
                 explain.push(&Row::Activity(kernel(id.0, start, start + 900)), &mut ());
             }

@@ -1,9 +1,9 @@
 //! Signal handlers interrupt gpuflame's launch callback and call gpuflame's API. gpuflame must count every such call
-//! under its kind, and must count every loss. Launches by a thread that jumps out of the callback must still be
+//! under the right kind, and must count every loss. If a thread jumps out of the callback, its launches must still be
 //! recorded.
 //!
-//! The tests control where the callback is interrupted. The word that the enter and exit callbacks of a call share is
-//! in write-protected memory, so the callback faults at the instruction that writes this word.
+//! The tests control where the callback is interrupted. The word that the enter callback and the exit callback of a
+//! call share is in write-protected memory, so the callback faults at the instruction that writes this word.
 #![cfg(target_os = "linux")]
 
 #[path = "../support/api_call.rs"]
@@ -29,7 +29,7 @@ use gpuflame_recorder::control::window;
 
 const USER: RangeDomain = RangeDomain::USER;
 
-/// Memory page that causes a fault when it is accessed. The next variable contains the function that the fault handler
+/// Memory page that causes a fault when it is accessed. The variable below contains the function that the fault handler
 /// runs.
 static PAGE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static THERE: AtomicUsize = AtomicUsize::new(0);
@@ -41,7 +41,7 @@ extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     let at = unsafe { (*info).si_addr() };
     let page = PAGE.load(Ordering::Relaxed);
     if at.addr() & !(PAGE_BYTES - 1) != page.addr() {
-        // SAFETY: abort has no precondition. The fault is not the one that this test causes, so the process must end.
+        // SAFETY: abort has no precondition. This fault was not caused by this test, so the process must end.
         unsafe { libc::abort() };
     }
     // SAFETY: the page belongs to this test.
@@ -83,14 +83,14 @@ impl Scene {
         Self { _alone: alone, lost: counted() }
     }
 
-    /// Returns how many losses of each kind there were since this value was created.
+    /// For each kind of loss, returns the number of losses since this value was created.
     fn lost(&self) -> Vec<(&'static str, u64)> {
         let more = counted().into_iter().map(|(label, count)| (label, count - self.lost[label]));
         more.filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// Returns the ids of the launches that were recorded since the last call.
+/// Returns the ids of the launches that were recorded since the last call of this function.
 fn launches() -> Vec<u32> {
     let mut ids = Vec::new();
     while capture::drain(|row| {
@@ -148,7 +148,7 @@ fn ranges_that_a_handler_opens_inside_the_callback_count_as_dropped_ranges() {
     interrupted(1, || {
         assert_eq!(push(b"in the handler"), None);
         assert_eq!(capture::pop_range(USER), PopResult::InHandler);
-        // The handler opens these NVTX ranges, and they are closed only after it has returned.
+        // The handler opens these NVTX ranges; they are closed only after the handler has returned.
         assert_eq!(push(b"left open"), None);
         assert_eq!(capture::start_range(USER, RangeName::Text(b"started")), 0);
     });
@@ -226,7 +226,7 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
                 if round % 2 == 0 {
                     launch(10 + round);
                 } else {
-                    // The stack frame of this launch is deeper than that of the callback that the jump left.
+                    // This launch is made in a deeper stack frame than that of the callback that the jump left.
                     far_deeper(&|| launch(10 + round));
                 }
                 nested_launch(20 + round, 30 + round);
@@ -256,7 +256,7 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
     let [("stacks_nested", nested)] = scene.lost()[..] else { panic!("{:?}", scene.lost()) };
     // At most 64 thread states may be abandoned, and the launches above have used ten of them.
     assert_eq!((kept, nested), (54, u64::from(ROUNDS) - 54));
-    // A new thread must not count as being inside the callback.
+    // A new thread must not count as a thread that is inside the callback.
     thread::spawn(|| launch(7)).join().unwrap();
     assert_eq!(launches(), [7]);
 }
@@ -286,7 +286,7 @@ fn a_thread_that_inherits_the_state_of_one_ended_mid_callback_can_launch() {
 fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     static BODY: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn handler(_signal: c_int) {
-        // SAFETY: only the code below stores a value in this variable, and that value is a `fn()`.
+        // SAFETY: only the code below stores a value in this variable, and the value is a `fn()`.
         let body: fn() = unsafe { transmute(BODY.load(Ordering::Relaxed)) };
         body();
     }
@@ -356,7 +356,7 @@ extern "C" fn launches_and_names(_signal: c_int) {
 }
 
 /// The interrupted launch is recorded, wherever the handler interrupts it. The handler's own launch is only counted if
-/// the handler interrupts gpuflame's code, and recorded if not.
+/// the handler interrupts gpuflame's code; otherwise it is recorded.
 #[test]
 fn a_handler_that_launches_at_any_callback_instruction_loses_no_interrupted_launch() {
     const REFUSED: u64 = 2000;

@@ -1,8 +1,7 @@
-//! If there is no collector thread, launches are recorded as long as there is room in the launching thread's chunks of
-//! memory. When the chunks are full, launches are only counted. After the chunks have been read, launches are recorded
-//! again.
+//! If there is no collector thread, a launch is recorded if there is room in the launching thread's chunks of memory.
+//! If the chunks are full, launches are only counted. When the chunks have been read, launches are recorded again.
 //!
-//! The process contains only this one test, because all tests in a process would share the chunks.
+//! The process contains only this test, because all tests in a process would share the chunks.
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -30,7 +29,7 @@ fn read() -> Vec<u32> {
 #[test]
 fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
     gpuflame_unwind::prepare();
-    // No chunk has been prepared yet, so this first launch can only be counted.
+    // No chunk has been prepared yet, so the first launch can only be counted.
     window::open();
     launch(1);
     assert_eq!((lost(Loss::LaunchesDropped), read().len()), (1, 0));

@@ -38,7 +38,7 @@ fn frames() -> Vec<[Frame; 3]> {
 
 /// Returns the rows of a run of 4 threads on 2 devices. The run includes every kind of row:
 /// - activities that arrive before their launch, long after their launch, or never;
-/// - activities without a launch, activities under two ids, and activities outside of windows;
+/// - activities without a launch, activities whose record arrives under two ids, and activities outside of windows;
 /// - nodes of graphs that were created, cloned, destroyed, or never announced.
 fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     let rng = &mut Rng(0x9e37_79b9_7f4a_7c15);
@@ -158,7 +158,7 @@ fn activity(rng: &mut Rng, correlation: CorrelationId, time: Nanos, graph: Graph
         graph: GraphId(if is_node { graph.0 + (1 << 20) } else { 0 }),
         graph_node: GraphNodeId(match rng.below(20) {
             _ if !is_node => 0,
-            // The node's id is lower than all announced ids.
+            // The id of the node is lower than all ids that were announced.
             0 => 5,
             other => u64::from(graph.0) * 16 + other,
         }),
@@ -190,13 +190,13 @@ fn files(profile: &Profile) -> Vec<Vec<u8>> {
     files
 }
 
-/// Counts of the rows pushed so far. The test counts them itself, without the code under test.
+/// Counts of the rows that have been pushed so far. The test counts the rows itself, without the code that it tests.
 #[derive(Default)]
 struct Pushed {
     launches: u64,
     activities: u64,
     ranges_dropped: u64,
-    /// Number of dropped records. Each row contains the total so far, and not the increase.
+    /// Number of dropped records. Each row contains the total number up to that row, and not the increase.
     dropped: u64,
 }
 
@@ -231,8 +231,8 @@ impl Pushed {
     }
 }
 
-/// Pushes all rows, and takes `snapshots` snapshots between them. Returns the final ledger, the files, and the table of
-/// all activities.
+/// Pushes all rows, and takes `snapshots` snapshots while it pushes them. Returns the final ledger, the files, and the
+/// table of all activities.
 fn explain(rows: &[Row<'_>], options: Options, snapshots: usize) -> (Ledger, Vec<Vec<u8>>) {
     let mut explain = Explain::new(options);
     let mut symbolizer = Symbolizer::new(SymbolizeOptions::default());

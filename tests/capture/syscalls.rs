@@ -1,9 +1,9 @@
 //! Checks that the launch callback makes no system call. The test catches each system call that the launching thread
 //! attempts.
 //!
-//! The test uses *syscall user dispatch* (since Linux 5.11): while a byte in the thread's memory is set, the kernel
-//! sends the thread a signal instead of making a system call. The test sets this byte around launches of every kind,
-//! whose stacks are already cached. During these launches, the signal handler must catch no system call. So the
+//! The test uses *syscall user dispatch* (since Linux 5.11): while a byte in the thread's memory is set, Linux sends
+//! the thread a signal instead of executing a system call. The test sets this byte around launches of every kind, whose
+//! stacks are already cached. During these launches, the signal handler must catch no system call. Therefore the
 //! callback waits for no lock, maps no memory, reads no file, and reads no clock except through the vdso.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -28,7 +28,7 @@ use gpuflame_recorder::capture::{self, Capture};
 use gpuflame_recorder::control::window;
 use support::skip;
 
-/// Selector byte that the kernel reads at each system call. `PASS`: the kernel makes the call. `CATCH`: the thread gets
+/// Selector byte that Linux reads at each system call. `PASS`: Linux executes the system call. `CATCH`: the thread gets
 /// a signal instead.
 static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
 const PASS: u8 = 0;
@@ -37,8 +37,8 @@ const CATCH: u8 = 1;
 /// Number by which Linux identifies the system call that was caught, or -1 if none was caught.
 static CAUGHT: AtomicI64 = AtomicI64::new(-1);
 
-/// Signal handler, which notes the attempted system call. The handler lets all further system calls pass, including the
-/// one by which the handler returns.
+/// Signal handler that stores the number of the attempted system call. The handler lets Linux execute all further
+/// system calls, including the one by which the handler returns.
 extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     SELECTOR.store(PASS, Ordering::Relaxed);
     // SAFETY: the kernel passes the interrupted registers.
@@ -46,8 +46,8 @@ extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut 
     CAUGHT.store(registers[libc::REG_RAX as usize], Ordering::Relaxed);
 }
 
-/// Makes the kernel send a signal instead of making this thread's system calls while the selector is set. Returns false
-/// if the kernel does not support this.
+/// Makes Linux send a signal instead of executing this thread's system calls while the selector is set. Returns false
+/// if Linux does not support syscall user dispatch.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
     const ON: usize = 1;
@@ -70,7 +70,7 @@ fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
     Some(CAUGHT.load(Ordering::Relaxed)).filter(|number| *number >= 0)
 }
 
-/// Makes an API call with a nested call that has its own id.
+/// Makes an API call that contains a nested call with a separate id.
 #[inline(never)]
 fn launch(kind: CallKind, id: u32, result: u32) {
     let (outer, inner) = (Cell::new(0), Cell::new(0));
@@ -98,8 +98,8 @@ fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
     black_box(deep(black_box(calls - 1), leaf)) + 1
 }
 
-/// Makes launches of every kind. The stacks of the launches have 40 depths in turn, so that each stack differs in part
-/// from the previous one.
+/// Makes launches of every kind. The stacks of these launches have 40 depths in turn, so that each stack differs in
+/// part from the previous stack.
 fn launches(first: u32) {
     for turn in 0..1000 {
         let id = first + turn * 10;
@@ -134,8 +134,8 @@ fn collect() {
     capture::refill_chunks();
 }
 
-/// Returns whether the kernel is new enough for syscall user dispatch. A kernel that is new enough supports syscall
-/// user dispatch on every x86-64 machine.
+/// Returns whether this version of Linux is new enough for syscall user dispatch. If Linux is new enough, it supports
+/// syscall user dispatch on every x86-64 machine.
 fn kernel_can_send_them_back() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
@@ -170,13 +170,13 @@ fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
             false => "this machine's clock can only be read by a system call",
         });
     }
-    // Once the collector has run twice, callbacks compute the time from the clock's calibration.
+    // When the collector has run twice, callbacks compute the time from the calibration of the clock.
     thread::sleep(Duration::from_millis(5));
     collect();
     window::open();
-    // The first round fills the stack caches. In the last round, the window is closed. All rounds are in one loop,
-    // because launches from a second call site would have different stacks. `black_box` hides the number of rounds from
-    // the compiler, which could otherwise unroll the loop.
+    // The first round fills the stack caches. In the last round, the recording window is closed. All rounds are in one
+    // loop, because launches from a second call site would have different stacks. `black_box` hides the number of
+    // rounds from the compiler; otherwise the compiler could unroll the loop.
     let mut round = 0;
     while black_box(round) < 10 {
         if round == 9 {

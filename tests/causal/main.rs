@@ -1,6 +1,6 @@
-//! Tests `gpuflame causal` on programs whose functions and kernels take known times. Each function or kernel is then
-//! really made faster, and the program runs again. The time that this run saves must be the time that `causal`
-//! predicted.
+//! Tests `gpuflame causal` on programs whose functions and kernels take known times. After that, each function or
+//! kernel is really made faster, and the program runs again. The time that this faster run saves must be the time that
+//! `causal` predicted.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -13,7 +13,7 @@ use support::command;
 
 use programs::{Change, Program, SHAPES, Shape};
 
-/// Row of a function or kernel in the output of `causal`.
+/// Row about a function or kernel in the output of `causal`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     saved_ns: u64,
@@ -26,8 +26,8 @@ fn name(row: &Value) -> &str {
     row["name"].as_str().unwrap().trim_start_matches("planted.py(2): ").trim_end_matches("()")
 }
 
-/// Returns the row of a planted function or kernel. A function or kernel that is not on the critical path has no row,
-/// and its predicted saving is 0.
+/// Returns the row about a planted function or kernel. If a function or kernel is not on the critical path, it has no
+/// row, and its predicted saving is 0.
 fn said(table: &Value, planted: &str) -> Said {
     let rows = table["causal"].as_array().unwrap();
     rows.iter().find(|row| name(row) == planted).map_or_else(Said::default, |row| Said {
@@ -42,7 +42,8 @@ fn causal(folder: &std::path::Path, file: &str) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Returns the names of the functions and kernels in a program shape. Each has the change that makes it faster.
+/// Returns the names of the functions and kernels in a program shape. Each name is returned with the change that makes
+/// the function or kernel faster.
 fn planted(shape: &'static Shape) -> impl Iterator<Item = (&'static str, impl Fn(u64) -> Change)> {
     let functions = shape.functions.iter().map(|(name, ..)| (*name, true));
     let kernels = shape.kernels.iter().map(|(name, _)| (*name, false));
@@ -55,8 +56,8 @@ fn planted(shape: &'static Shape) -> impl Iterator<Item = (&'static str, impl Fn
     })
 }
 
-/// If a function or kernel is made 10 % faster, the program saves the predicted time. The saved time grows evenly up to
-/// the speed-up that `causal` prints, and no further.
+/// If a function or kernel is made 10 % faster, the program saves the predicted time. The saved time grows linearly up
+/// to the speed-up that `causal` prints, and does not grow beyond that.
 #[test]
 fn reruns_with_faster_functions_and_kernels_save_the_predicted_time() {
     let (mut count, mut saving) = (0, 0);
@@ -89,6 +90,6 @@ fn reruns_with_faster_functions_and_kernels_save_the_predicted_time() {
             assert!(beyond > 100 || !is_even(beyond), "{what}: it holds at {beyond} %");
         }
     }
-    // docs/accuracy.md contains these two numbers. If the numbers change, change them in both places.
+    // The page docs/accuracy.md contains these two numbers. If the numbers change, change them in both places.
     assert_eq!((count, saving), (31, 24));
 }

@@ -2,10 +2,10 @@
  *
  *     planted SHAPE STEPS SCALE [FUNCTION PERCENT]
  *
- * All host work takes SCALE times as long. The host work of FUNCTION takes only PERCENT % of its normal time. Variables
- * of the simulated CUDA stack determine the times of kernels and the costs of calls. Each function that launches uses a
- * different CUDA function, so that the calls of one function can be made faster. For each CUDA call, the program prints
- * the function that makes it, in the order of the calls. */
+ * All host work takes SCALE times as long. The host work of FUNCTION takes PERCENT % of its normal time. Variables of
+ * the simulated CUDA stack determine the times of kernels and the costs of calls. Each function that makes CUDA calls
+ * uses a different CUDA function, so that a test can make the calls of one function faster. For each CUDA call, the
+ * program prints the function that makes it, in the order of the calls. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +112,7 @@ static void waits(int step) {
     finish();
 }
 
-/* The host prepares a step while the GPU works on the previous step. */
+/* The host prepares the next step while the GPU works on the previous step. */
 static void pipeline(int step) {
     cudaEvent_t own = done[step % 2], other = done[1 - step % 2];
     load(60000);

@@ -1,9 +1,9 @@
-/* Launches from N different stacks, or launches N kernels with different names. Then prints `ready` and waits for a
- * signal.
+/* Launches from N different stacks, or launches N kernels with different names. After these launches, prints `ready`
+ * and waits for a signal.
  *
  *     many stacks N [on] | names N [on] | again N
  *
- * With `on`, the program launches every 10 ms while it waits. */
+ * With `on`, the program makes a launch every 10 ms while it waits. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -59,7 +59,7 @@ static void end(int signal)
     is_over = 1;
 }
 
-/* Launches 20,000 times per second, as a training loop may do, until SIGUSR1 arrives. */
+/* Makes 20,000 launches per second, as a training loop may do, until SIGUSR1 arrives. */
 static int again(long count)
 {
     struct timespec began, now;

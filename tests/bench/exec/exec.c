@@ -60,7 +60,7 @@ int main(int count, char **words)
     double *all[MOST], *more[MOST];
     if (times < 1 || libraries > MOST)
         return 2;
-    /* The first entry of the list is the run without a library. */
+    /* The first entry of the list is empty: it is the run without a library. */
     for (at = 0; at < libraries; at++) {
         all[at] = malloc(times * sizeof **all);
         more[at] = malloc(times * sizeof **more);

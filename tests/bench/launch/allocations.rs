@@ -58,7 +58,7 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
     if memory.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller passed a place that may be written to.
+    // SAFETY: the caller passed a place to which the function may write.
     unsafe { place.write(memory) };
     0
 }

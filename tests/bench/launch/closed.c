@@ -3,7 +3,7 @@
  *     closed kinds     without gpuflame: the activity kinds that gpuflame records are enabled, without callbacks
  *     closed window    with gpuflame injected: the same kinds, a few seconds after gpuflame's window closed
  *
- * Prints the fastest of many turns, because other load on the machine only makes a turn slower. */
+ * Prints the fastest of many turns, because load by other programs only makes a turn slower. */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
 #include "gpuflame.h"
@@ -22,7 +22,7 @@ KERNEL(step_d100, "step_d100", (int n), &n)
 
 enum { TURNS = 400, EACH = 1000, BUFFER = 1 << 20 };
 
-/* The client reuses its buffers, as gpuflame does. */
+/* The CUPTI client reuses its buffers, as gpuflame does. */
 static struct {
     long bytes[BUFFER / sizeof(long)];
     int is_lent;

@@ -1,5 +1,5 @@
-//! Measures the cost of a launch while gpuflame's recording window is closed. For comparison, it measures the cost
-//! without gpuflame, with the same activity kinds enabled and no callbacks.
+//! Measures the cost of a launch while gpuflame's recording window is closed. For comparison, it measures the cost of a
+//! launch without gpuflame, with the same activity kinds enabled and no callbacks.
 
 use std::fs;
 use std::path::Path;

@@ -13,10 +13,10 @@ pub(crate) struct Framehop {
 }
 
 impl Framehop {
-    /// Creates an unwinder for the calling thread, whose stack is read up to `top`.
+    /// Creates an unwinder for the calling thread; the unwinder reads the thread's stack up to `top`.
     pub(crate) fn new(top: u64) -> Self {
         let mut unwinder = UnwinderX86_64::new();
-        // SAFETY: `add` gets the arguments that it expects.
+        // SAFETY: SAFETY: `add` gets the arguments that it expects.
         unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut unwinder).cast()) };
         Self { unwinder, cache: CacheX86_64::new(), top }
     }
@@ -52,7 +52,7 @@ impl Framehop {
 
 /// Adds one loaded object (a library or the program) to framehop.
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, unwinder: *mut c_void) -> c_int {
-    // SAFETY: the loader describes an object in `info`. The other pointer is the unwinder that `new` passed.
+    // SAFETY: the loader describes an object in `info`. SAFETY: the other pointer is the unwinder that `new` passed.
     let (info, unwinder) = unsafe { (&*info, &mut *unwinder.cast::<UnwinderX86_64<&'static [u8]>>()) };
     // SAFETY: the loader's list of program headers has this length.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };

@@ -1,4 +1,4 @@
-//! The compared unwinders, behind a common interface, and a clock for short durations.
+//! The unwinders that are compared, behind a common interface, and a clock for short durations.
 
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::cell::Cell;
@@ -23,13 +23,14 @@ pub(crate) struct Method {
     pub(crate) short: &'static str,
     /// Captures the caller's stack, and returns the number of frames.
     pub(crate) capture: fn(&mut Tools) -> usize,
-    /// Returns the caller's stack as return addresses, leaf first. If `None`, the last captured stack is used.
+    /// Returns the caller's stack as return addresses, leaf first. If `None`, the benchmark uses the stack that was
+    /// captured last.
     pub(crate) stack: Option<fn(&mut Tools) -> Vec<u64>>,
     pub(crate) is_here: fn() -> bool,
     /// Whether the method finds frames only in code with frame pointers.
     pub(crate) needs_frame_pointers: bool,
-    /// Whether the method is known to return wrong stacks. The benchmark counts the wrong stacks of such a method. A
-    /// wrong stack from any other method is an error.
+    /// Whether the method is known to return wrong stacks. The benchmark counts the wrong stacks of such a method. If
+    /// any other method returns a wrong stack, this is an error.
     pub(crate) errs: bool,
 }
 
@@ -39,7 +40,7 @@ impl Method {
     }
 }
 
-/// Index in [`METHODS`] of gpuflame's plain capture. All other methods are compared with this plain capture.
+/// Index in [`METHODS`] of gpuflame's plain capture. All other methods are compared with gpuflame's plain capture.
 pub(crate) const CAPTURE: usize = 0;
 /// Index of the method that does all of gpuflame's work at a launch: it captures the stack, makes the id and writes the
 /// launch record.
@@ -80,7 +81,7 @@ pub(crate) struct Tools {
 
 impl Tools {
     /// Creates the tools for the calling thread. The thread's stack extends at least one page above this frame, because
-    /// the thread starts in another function.
+    /// the thread started in another function.
     pub(crate) fn new() -> Self {
         let local = 0u8;
         Self::with_top((&raw const local) as usize + 4096)
@@ -89,7 +90,7 @@ impl Tools {
     /// Creates the tools for the calling thread, whose stack ends at `top`.
     pub(crate) fn with_top(top: usize) -> Self {
         let mut unwinder = Unwinder::new().expect("memory for an unwinder");
-        // The benchmark uses the same setting as gpuflame's callback.
+        // The benchmark uses the same setting for the unwinder as gpuflame's callback.
         unwinder.check_every_capture(true);
         let mut plain = Unwinder::new().expect("memory for an unwinder");
         plain.check_every_capture(true);
@@ -166,7 +167,7 @@ fn glibc(tools: &mut Tools) -> usize {
 fn backtrace_crate(tools: &mut Tools) -> usize {
     let mut count = 0;
     let room = &mut tools.room;
-    // SAFETY: only this thread uses the crate's unwinder in this program, and only its symbol look-up is not
+    // SAFETY: only this thread uses the crate's unwinder in this program, and only the crate's symbol look-up is not
     // thread-safe.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
@@ -179,7 +180,7 @@ fn backtrace_crate(tools: &mut Tools) -> usize {
 }
 
 thread_local! {
-    /// Frame pointer of the innermost C function, which calls Rust code that keeps no frame pointer.
+    /// Frame pointer of the innermost C function; this function calls Rust code that keeps no frame pointer.
     pub(crate) static FRAME: Cell<*const usize> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -200,8 +201,8 @@ fn frame_pointers(tools: &mut Tools) -> usize {
 
 type UnwBacktrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 
-/// Loads libunwind's fast unwinder. libunwind is loaded at run time and with local symbols, because a linked libunwind
-/// would replace libgcc's unwinder in the whole process.
+/// Loads libunwind's fast unwinder. libunwind is loaded at run time and with local symbols, because a libunwind that
+/// the program was linked with would replace libgcc's unwinder in the whole process.
 fn find_libunwind() -> Option<UnwBacktrace> {
     static FOUND: OnceLock<Option<UnwBacktrace>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -221,14 +222,14 @@ fn libunwind(tools: &mut Tools) -> usize {
     unsafe { unw_backtrace(tools.room.as_mut_ptr(), tools.room.len() as c_int) as usize }
 }
 
-/// The time stamp counter. The cost of reading it is subtracted from measured durations.
+/// The time stamp counter. The cost of reading the counter is subtracted from measured durations.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     ticks_per_nanosecond: f64,
 }
 
 /// Duration of an empty measurement, in ticks: the smallest median so far. A median is larger if another guest of the
-/// machine uses the core at that time.
+/// physical machine uses the core at that time.
 static OVERHEAD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 impl Clock {
@@ -244,7 +245,7 @@ impl Clock {
         })
     }
 
-    /// Measures the duration of an empty measurement again, and keeps the smaller duration.
+    /// Measures the duration of an empty measurement again, and keeps the smaller of the two durations.
     pub(crate) fn calibrate_again() {
         let mut empty: [u64; 101] = std::array::from_fn(|_| span(|| ()));
         empty.sort_unstable();
@@ -272,10 +273,10 @@ fn span(work: impl FnOnce()) -> u64 {
     ticks() - before
 }
 
-/// Returns the time stamp counter, which is read after all earlier instructions have completed.
+/// Returns the time stamp counter; it is read after all earlier instructions have completed.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has both instructions.
+    // SAFETY: every x86-64 processor has both of these instructions.
     unsafe {
         _mm_lfence();
         let now = _rdtsc();

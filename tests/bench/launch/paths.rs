@@ -4,10 +4,10 @@
 use crate::generate::{Function, Program, Random};
 use crate::methods;
 
-/// Number of stacks in situations in which stacks differ.
+/// Number of different stacks in a situation in which stacks differ.
 pub(crate) const STACKS: usize = 256;
 
-/// How similar stacks are that are captured one after the other.
+/// How similar two stacks are if one is captured after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Situation {
     /// The same stack is captured repeatedly.
@@ -59,7 +59,7 @@ struct Path<'a> {
 }
 
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
-    // SAFETY: `build` stored a pointer to its own state in `program`, and waits until the calls return.
+    // SAFETY: SAFETY: `build` stored a pointer to its own state in `program`, and waits until the calls return.
     let path = unsafe { &mut *program.state.cast::<Path<'_>>() };
     let call = path.calls.get(path.at).copied();
     match call {

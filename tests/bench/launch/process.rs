@@ -1,5 +1,5 @@
 //! Measures the cost for a whole process that makes 200,000 launches at a depth of 64 from one thread, with and without
-//! gpuflame. The time is that from exec to exit, and includes writing the outputs.
+//! gpuflame. The measured time is that from exec to exit, and includes writing the outputs.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::staged::{built, command, compiled};
 
 const LAUNCHES: u32 = 200_000;
-/// Number of pairs of runs. In each pair, one run is with gpuflame and one without.
+/// Number of pairs of runs. In each pair, one run is with gpuflame and the other run is without gpuflame.
 const PAIRS: usize = 20;
 
 /// Wall-clock time, and CPU time of all processors together, in nanoseconds.
@@ -27,8 +27,8 @@ impl Took {
 
 /// Returns the time that gpuflame adds to a process per launch, for each of `settings`. The returned time is the
 /// difference between the best run with gpuflame and the best run without it, because other load only makes a run
-/// slower. Load affects CPU time less than wall-clock time. CPU time includes the collector's time, for which the
-/// application does not wait.
+/// slower. Load by other programs affects CPU time less than wall-clock time. CPU time includes the collector's time,
+/// for which the application does not wait.
 pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, &str)]; N]) -> [Took; N] {
     let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");

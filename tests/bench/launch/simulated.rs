@@ -15,7 +15,7 @@ use crate::paths::{self, Situation};
 use crate::turns::Slice;
 
 thread_local! {
-    /// Time spent in callbacks, in ticks of the time stamp counter, and the number of callbacks.
+    /// Time in ticks of the time stamp counter that callbacks took, and the number of callbacks.
     static SPENT: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Runtime {
 extern "C" fn kernel() {}
 
 impl Runtime {
-    /// Loads the libraries in `folder`, and subscribes to CUPTI as gpuflame does.
+    /// Loads the simulated libraries in `folder`, and subscribes to CUPTI as gpuflame does.
     pub(crate) fn subscribed(folder: &Path) -> Self {
         open(&folder.join("libcuda.so.1"));
         let runtime = open(&folder.join("libcudart.so.13"));
@@ -87,7 +87,7 @@ impl Runtime {
             *mut c_void,
             *mut c_int,
         );
-        // SAFETY: these are the CUDA runtime's functions with their types. All pointers outlive the runtime.
+        // SAFETY: these are the CUDA runtime's functions with their types. All pointers outlive the simulated runtime.
         unsafe {
             let register_binary: unsafe extern "C" fn(*mut c_void) -> *mut *mut c_void =
                 std::mem::transmute(symbol(runtime, "__cudaRegisterFatBinary"));

@@ -1,11 +1,12 @@
-//! Compares the time of one thread alone with the time of two threads at once. The measurement excludes all other
-//! causes of a difference.
+//! Compares the time of one thread alone with the time of two threads at once. The two times differ only because of the
+//! second thread, because all other conditions are the same.
 //!
 //! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
-//! thread alone, and both at the same time. For each thread, its time next to the other thread is compared with its
-//! time alone. All jobs run once per turn, and only then does the next turn start. So no job gets all its turns in a
-//! phase in which the machine is slow. Slow phases exist because a machine may share its cores with other guests. A
-//! guest can halve the speed of a core for seconds, even for code that only adds registers.
+//! thread alone, and both at the same time. For each thread, its time while the other thread runs is compared with its
+//! time alone. All jobs run once per turn, and only then does the next turn start. Therefore a slow phase of the
+//! machine cannot cover all turns of one job. The machine has slow phases because it may share its cores with other
+//! guests of the same host. A guest of the same host can halve the speed of a core for seconds, even for code that only
+//! adds registers.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,10 +16,10 @@ use std::{fs, hint, process, thread};
 use crate::log;
 use crate::methods::Clock;
 
-/// Number of turns, in each of which every job is measured. The best time of each job is used.
+/// Number of turns, in each of which every job is measured. For each job, the best time is used.
 const TURNS: usize = 25;
 
-/// Result of a job: for each of the two threads, the smallest median of all turns, in nanoseconds.
+/// Result of a job: for each of the two threads, the smallest of the medians of all turns, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     alone: [f64; 2],
@@ -26,18 +27,19 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// Returns the time in ns of a thread that runs alone. Of the two threads, the faster one counts.
+    /// Returns the time in ns that a thread takes when it runs alone. The time is that of the faster of the two
+    /// threads.
     pub(crate) fn alone(&self) -> f64 {
         self.alone[0].min(self.alone[1])
     }
 
-    /// Returns the time in ns of the slower thread while both threads run.
+    /// Returns the time in ns that the slower thread takes while both threads run.
     pub(crate) fn at_once(&self) -> f64 {
         self.beside[0].max(self.beside[1])
     }
 
-    /// Returns how much slower a thread is next to the other thread than alone, as a ratio. Of the two threads, the
-    /// larger ratio counts.
+    /// Returns the ratio between a thread's time while the other thread runs and the thread's time alone. The ratio is
+    /// the larger one of the two threads' ratios.
     pub(crate) fn slowdown(&self) -> f64 {
         (self.beside[0] / self.alone[0]).max(self.beside[1] / self.alone[1])
     }
@@ -52,28 +54,29 @@ pub(crate) struct Slice<'a> {
 /// State of a slice that the two threads share.
 struct Shared {
     gate: Barrier,
-    /// Number of threads that have arrived.
+    /// Number of threads that have arrived at the start of the slice.
     ready: AtomicUsize,
     /// Number of threads that have finished all their measurements.
     done: AtomicUsize,
-    /// Whether all threads ran undisturbed. False if a thread ran for less than three quarters of its measurement,
-    /// because it was preempted.
+    /// Whether all threads ran without being disturbed. False if a thread ran for less than three quarters of its
+    /// measurement, because it was preempted.
     undisturbed: AtomicBool,
 }
 
 impl Slice<'_> {
-    /// Calls `one` `first + wanted` times. The results are times, and the median of the last `wanted` results is
-    /// returned. Before the function returns, it calls `one` until the other thread has finished its measurements. So
-    /// each thread runs during all measurements of the other thread.
+    /// Calls `one` `first + wanted` times. The results are times; the function returns the median of the last `wanted`
+    /// results. Before the function returns, it calls `one` until the other thread has finished its measurements.
+    /// Therefore each thread runs during all measurements of the other thread.
     pub(crate) fn median(&self, first: usize, wanted: usize, mut one: impl FnMut() -> f64) -> f64 {
-        // Sleeping threads wake up at different times. So each thread spins here until all threads have arrived.
+        // Threads that sleep wake up at different times. Therefore each thread spins here until all threads have
+        // arrived.
         self.shared.ready.fetch_add(1, Ordering::AcqRel);
         while self.shared.ready.load(Ordering::Acquire) < self.threads {
             hint::spin_loop();
         }
         let (began, used) = (Instant::now(), time_on_processor());
-        // A single call site calls `one` for warm-up, measurement and waiting. A second call site would be a different
-        // stack, which is not cached.
+        // The code has only one call site for `one`, which is used for warm-up, measurement and waiting. From a second
+        // call site, the stack would be different and not cached.
         let mut times = Vec::with_capacity(wanted);
         for turn in 0.. {
             if turn == first + wanted {
@@ -127,8 +130,8 @@ pub(crate) fn measure<S>(
     first.into_iter().zip(second).map(figure).collect()
 }
 
-/// Ends the process if its thread panics. The panic message is printed first. If the process did not end, the other
-/// thread would wait at the gate forever.
+/// Ends the process if a measuring thread panics. Before the process ends, the panic message is printed. If the process
+/// did not end, the remaining thread would wait at the gate forever.
 struct EndWithPanic;
 
 impl Drop for EndWithPanic {
@@ -139,7 +142,7 @@ impl Drop for EndWithPanic {
     }
 }
 
-/// Returns the minimum time of each job on this thread: alone, and next to the other thread.
+/// Returns two minimum times for each job on this thread: alone, and while the other thread runs.
 fn one_thread(
     at: usize,
     jobs: usize,
@@ -148,7 +151,7 @@ fn one_thread(
 ) -> Vec<[f64; 2]> {
     let mut least = vec![[f64::INFINITY; 2]; jobs];
     let mut counted = vec![[0; 2]; jobs];
-    // The first turn is only for warming up.
+    // The first turn only warms up caches, and its times are not used.
     for turn in 0..=TURNS {
         for job in 0..jobs {
             for who in [&[0][..], &[1], &[0, 1]] {

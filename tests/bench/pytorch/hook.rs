@@ -1,7 +1,7 @@
-//! A library to preload into a PyTorch process, for measuring unwinders. PyTorch calls `posix_memalign` once per CPU
-//! tensor. At each such call, the library captures the stack with every unwinder in turn. At the end the library prints
-//! the time that each unwinder takes. Stacks at tensor allocations have the same kinds of frames as launch stacks:
-//! ATen, its dispatcher, the bindings and CPython. See `run.sh`.
+//! A library to preload into a PyTorch process, with which unwinders are measured. PyTorch calls `posix_memalign` once
+//! per CPU tensor. At each such call, the library captures the stack with every unwinder in turn. At the end the
+//! library prints the time that each unwinder takes. Stacks at tensor allocations have the same kinds of frames as
+//! stacks at launches: ATen, its dispatcher, the bindings and CPython. See `run.sh`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gpuflame_recorder::control::window;
 use methods::{Clock, METHODS, Method, Tools};
 
-/// Measurements that all methods have made so far.
+/// Number of measurements that all methods have made so far.
 struct Measured {
     tools: Tools,
     methods: Vec<Method>,
-    /// Times in nanoseconds, for each method.
+    /// Measured times in nanoseconds, for each method.
     times: Vec<Vec<f64>>,
     depths: Vec<usize>,
     /// Number of stacks that differ from glibc's, for each method.
@@ -47,7 +47,7 @@ unsafe extern "C" {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    // SAFETY: both system calls only return numbers.
+    // SAFETY: both system calls only return numbers and write no memory.
     let is_main = unsafe { libc::syscall(libc::SYS_gettid) == libc::syscall(libc::SYS_getpid) };
     if is_main && IS_ON.swap(false, Ordering::Relaxed) {
         if let Ok(mut measured) = MEASURED.lock()
@@ -62,14 +62,14 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
     if memory.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller passed a place that may be written to.
+    // SAFETY: the caller passed a place to which the function may write.
     unsafe { place.write(memory) };
     0
 }
 
 /// Starts the measurement of the main thread, which must call this function. If `alone` is negative, every method
-/// captures every stack in turn, and the captured stacks are compared. If `alone` is not negative, only the method with
-/// index `alone` in the table of methods is measured. Returns false if there is no such method.
+/// captures every stack in turn, and the stacks from different methods are compared. If `alone` is not negative, only
+/// the method with index `alone` in the table of methods is measured. Returns false if no method has this index.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
     gpuflame_unwind::prepare();
@@ -123,8 +123,8 @@ impl Measured {
         let turn = self.turns;
         self.turns += 1;
         for place in 0..self.methods.len() {
-            // The order of the methods rotates. The first method runs with the stack not yet in the CPU caches, so each
-            // method must be equally often the first.
+            // The order in which the methods run rotates. When the first method runs, the stack is not yet in the CPU
+            // caches, so each method must be equally often the first.
             let at = (place + turn) % self.methods.len();
             let method = self.methods[at];
             self.times[at].push(clock.time(1, || _ = (method.capture)(&mut self.tools)));

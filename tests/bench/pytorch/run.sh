@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures every unwinder on the stacks of a real program, PyTorch on the CPU. Run this script by hand. The first run
-# downloads about 3 GB.
+# Measures every unwinder on the stacks of a real program, PyTorch on the CPU. Run this script by hand. On its first
+# run, the script downloads about 3 GB.
 #
 #     tests/bench/pytorch/run.sh [PYTHON]     # a Python that has torch; without it, one is made in the target folder
 set -euo pipefail

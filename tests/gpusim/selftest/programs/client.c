@@ -1,6 +1,5 @@
-/* A small CUPTI client. The simulated driver loads this CUPTI client through CUDA_INJECTION64_PATH. The client logs
- * each callback, record and call result as a line in $CLIENT_LOG. Other environment variables set the client's
- * behaviour:
+/* A small CUPTI client. The simulated driver loads it through CUDA_INJECTION64_PATH. The client logs each callback,
+ * record and call result as a line in $CLIENT_LOG. Other variables set its behaviour:
  * - `CLIENT_KINDS=10,1`: activity kinds to enable.
  * - `CLIENT_CALLBACKS=2:211,3:1`: callbacks to enable, as domain:id.
  * - `CLIENT_BUFFER=4096`: size of each buffer in bytes; 0: the client returns NULL; odd: the buffer is not aligned.
@@ -105,7 +104,7 @@ static void act_inside(const char *where) {
  * this table, it has returned that buffer twice. */
 static uint8_t *lent[1 << 14];
 
-/* Replaces the address `what` by `with` in the table `lent`; returns 0 if `what` is not in the table. */
+/* Replaces `what` by `with` in the table `lent`; returns 0 if `what` is not in the table. */
 static int swap_lent(uint8_t *what, uint8_t *with) {
     for (size_t at = 0; at < sizeof lent / sizeof *lent; at++)
         if (lent[at] == what && __sync_bool_compare_and_swap(&lent[at], what, with)) return 1;
@@ -263,8 +262,8 @@ static void at_exit(void) {
     fflush(log_file);
 }
 
-/* Takes the client's own lock and then CUPTI's lock, by a call to CUPTI. `bufferRequested` takes CUPTI's lock first and
- * the client's lock second, which can deadlock. */
+/* Takes the client's own lock and then CUPTI's lock, by a call to CUPTI. `bufferRequested` takes the two locks in the
+ * opposite order, which can deadlock. */
 static void *opposite_order(void *unused) {
     pthread_mutex_lock(&own_lock);
     usleep(300000);
