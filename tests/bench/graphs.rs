@@ -25,9 +25,9 @@ use staged::{built, command, compiled, stage};
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// Number of rounds. Each round measures all graph sizes once, and the best round of each size is used.
 const TURNS: usize = 3;
-/// Number of graph launches in a run. The next constant is the number of launches after which the launching stack is
-/// certainly cached. The capture of the graph visits many stacks that do not repeat, which raises the back-off in
-/// `unwind/cache_backoff.rs`. Therefore the launching stack is not cached at first.
+/// Numbers of graph launches in a run. `MADE` is this number; `KNOWN_AFTER` is the number of launches after which the
+/// launching stack is certainly cached. The capture of the graph visits many stacks that do not repeat, which raises
+/// the back-off in `unwind/cache_backoff.rs`. Therefore the launching stack is not cached at first.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
 /// Maximum ratio between the instructions per launch for the largest graph and those for the smallest graph.

@@ -29,8 +29,8 @@ use gpuflame_recorder::control::window;
 
 const USER: RangeDomain = RangeDomain::USER;
 
-/// Memory page that causes a fault when it is accessed. The variable below contains the function that the fault handler
-/// runs.
+/// `PAGE` is a memory page that causes a fault when it is accessed. The variable below contains the function that the
+/// fault handler runs.
 static PAGE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static THERE: AtomicUsize = AtomicUsize::new(0);
 

@@ -82,7 +82,7 @@ impl Program {
         Finished::new(self.prepare(Way::None, change).ok())
     }
 
-    /// Prepares the run, which is then ready to start.
+    /// Prepares the run of the program, which can then be started.
     pub(crate) fn prepare(self, way: Way, change: Change) -> Run {
         static BUILT: OnceLock<PathBuf> = OnceLock::new();
         let program = BUILT.get_or_init(|| compile("tests/causal/planted.c", &["-O1"]));
@@ -126,7 +126,7 @@ impl Finished {
         &self.done.folder
     }
 
-    /// Returns the CUDA calls of the run, sorted by time.
+    /// Returns the CUDA calls that the program made in the run, sorted by time.
     fn calls(&self) -> Vec<&Value> {
         let mut calls: Vec<_> = self.schedule.iter().filter(|row| row["what"] == "call").collect();
         calls.sort_by_key(|call| number(call, "begin"));

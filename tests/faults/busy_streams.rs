@@ -1,5 +1,5 @@
-//! If a stream is always busy, a faster host saves nothing. The findings must name the copies on this stream, and not
-//! the host code that runs during the copies.
+//! If a stream is always busy, a faster host saves nothing. The findings must name the copies on the busy stream, and
+//! not the host code that runs during the copies.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::support::scratch;
 
 const STEPS: u64 = 20;
 
-/// Returns a trace event of the host or the GPU. Times are in us.
+/// Returns a trace event of the host or of the GPU. Times are in us.
 fn event(category: &str, name: &str, (from, to): (u64, u64), args: Value) -> Value {
     let thread = if category == "kernel" || category == "gpu_memcpy" { 7 } else { 100 };
     let process = if thread == 7 { 0 } else { 100 };
@@ -59,8 +59,8 @@ fn costs(trace: &Value) -> BTreeMap<String, u64> {
     costs
 }
 
-/// Each step has a gap of 820 us without kernels, and copies run for 800 us of this gap. There is no gap before the
-/// first kernel.
+/// Each step has a gap of 820 us without kernels, and copies run for 800 us of this gap. Before the first kernel, there
+/// is no gap.
 const COPIES_US: u64 = (STEPS - 1) * 800;
 
 #[test]

@@ -1,5 +1,6 @@
-//! The test cases, each with the right answer. Each fault is planted in three strengths. In a fourth case it is planted
-//! together with a second fault, whose cost is larger. For a healthy run, the right answer is that there is no fault.
+//! The test cases, each with the right answer. Each fault is planted in three strengths. In a fourth case the fault is
+//! planted together with a second fault, whose cost is larger. For a healthy run, the right answer is that there is no
+//! fault.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -22,7 +23,7 @@ pub(crate) struct Truth {
     pub(crate) culprit: Culprit,
     /// Time by which the run would be shorter without the fault.
     pub(crate) cost_ns: i64,
-    /// Cost of the fault as a share of the run's duration.
+    /// Cost of the fault as a share of the duration of the run.
     pub(crate) share: f64,
 }
 
@@ -39,7 +40,7 @@ impl Case {
         Self { name, plan, truth }
     }
 
-    /// Returns another run of the same program, with different noise.
+    /// Returns another run of the same program, in which the noise is different.
     pub(crate) fn with_seed(&self, seed: u64) -> Self {
         Self::new(self.name.clone(), Plan { seed, ..self.plan.clone() })
     }
@@ -106,8 +107,8 @@ fn combined(planted: &'static Fault) -> Plan {
     plan
 }
 
-/// Sets the amount of the planted fault with index `number` so that the fault costs `SHARES[strength]` of the run.
-/// Doubles the amount until this share is reached, and then finds the amount by bisection.
+/// Sets the amount of the planted fault with index `number` so that the cost of the fault is `SHARES[strength]` of the
+/// run's duration. Doubles the amount until the fault costs this share, and then finds the exact amount by bisection.
 fn set_amount(plan: &mut Plan, number: usize, strength: usize) {
     let (mut low, most) = match plan.planted[number].fault.amounts {
         Amounts::Fixed(amounts) => return plan.planted[number].amount = amounts[strength],
@@ -131,7 +132,7 @@ fn set_amount(plan: &mut Plan, number: usize, strength: usize) {
     }
 }
 
-/// Returns cases without a fault.
+/// Returns cases in which no fault is planted.
 pub(crate) fn healthy() -> Vec<Case> {
     let shape = Shape::default;
     [

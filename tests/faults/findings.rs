@@ -43,7 +43,7 @@ fn found_in(case: &Case) -> Vec<Found> {
     found
 }
 
-/// Returns the ids of the findings that name a fault. For a fault in the records of the trace, these are the ids of
+/// Returns the ids of the findings that name a fault. If a fault is in the records of the trace, these are the ids of
 /// record checks.
 fn ids(fault: &str) -> &[&str] {
     match fault {
@@ -54,15 +54,16 @@ fn ids(fault: &str) -> &[&str] {
     }
 }
 
-/// Returns the finding about a fault, and its position among the findings of the same kind (bad records or lost time).
+/// Returns the finding about a fault, and its position among the findings of the same kind (kinds: bad records, lost
+/// time).
 fn position<'a>(found: &'a [Found], fault: &str) -> Option<(usize, &'a Found)> {
     let of_records = !ids(fault).is_empty();
     let mut same_sort = found.iter().filter(|finding| finding.is_bad == of_records).enumerate();
     same_sort.find(|(_, finding)| finding.id == fault || ids(fault).contains(&&*finding.id))
 }
 
-/// Returns whether the finding names the culprit. The finding must name one of the culprit's functions, and the rank
-/// and the GPU if the right answer specifies them.
+/// Returns whether the finding names the culprit. The finding must name one of the culprit's functions; if the right
+/// answer specifies a rank and a GPU, the finding must also name these.
 fn names_culprit(finding: &Found, truth: &Truth) -> bool {
     let culprit = truth.culprit;
     let function = |place: &&&str| {
@@ -103,7 +104,8 @@ fn mistakes(case: &Case) -> Vec<String> {
     wrong
 }
 
-/// Cases in which gpuflame cannot name the fault, or in which the fault has no visible effect. Each case has a reason.
+/// Cases in which gpuflame cannot name the fault, and cases in which the fault has no visible effect. Each case is
+/// listed with the reason.
 const EXCEPTIONS: [(&str, &str); 4] = [
     ("gc_pauses-automatic", "nothing in the trace says that the collector ran; the pauses are named"),
     (
@@ -143,8 +145,8 @@ fn strong_faults_are_named_with_their_culprit() {
     assert_few(&strong.flat_map(mistakes).collect::<Vec<_>>(), 0);
 }
 
-/// A weak fault costs 3 % of the run, and the visible part of this cost may be even smaller. So gpuflame must name most
-/// weak faults, but not all.
+/// A weak fault costs 3 % of the run, and the visible part of this cost may be even smaller. Therefore gpuflame must
+/// name most weak faults, but need not name all of them.
 #[test]
 fn most_weak_faults_are_named() {
     let weak: Vec<_> = cases().iter().filter(|case| case.name.ends_with("-weak")).collect();
@@ -187,12 +189,13 @@ fn costs_are_near_the_planted_ones() {
 fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     let recorded = program.record(strength, false);
     let found = findings(&recorded.done.folder, &["out.gfr".to_owned()]);
-    // A pause may have two findings: one for the part that samples cover, and one for the rest.
+    // A pause may have two findings: one for the part of the pause that samples cover, and one for the rest of the
+    // pause.
     let named = found.iter().filter(|finding| !finding.is_bad).take(2).any(|finding| {
         let gpu = program.device.is_none_or(|device| finding.text.contains(&format!("GPU {device}")));
         finding.id == program.id && gpu && finding.text.contains(program.function)
     });
-    // The Linux kernel may refuse samples. Without samples, these faults have no visible effect.
+    // The Linux kernel may refuse to sample. If there are no samples, these faults have no visible effect.
     let is_refused = recorded.done.stderr.contains("perf_event_open");
     (!named && !is_refused).then(|| {
         let list: Vec<_> =
@@ -201,8 +204,9 @@ fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     })
 }
 
-/// Runs a program up to three times. If the findings about every run have mistakes, returns the mistakes about the last
-/// run. A single run is not enough, because on a busy machine a program also waits for a processor.
+/// Runs a program up to three times, until the findings about a run have no mistakes. If the findings about every run
+/// have mistakes, returns the mistakes in the findings about the last run. A single run is not enough, because on a
+/// busy machine a program also waits for a processor.
 fn repeated_mistake(program: &Program) -> Option<String> {
     let mut last = None;
     for _ in 0..3 {
@@ -217,8 +221,8 @@ fn faults_of_programs_are_named_with_their_function() {
     assert_few(&wrong, 0);
 }
 
-/// Tests the same cases with different noise. The seed of this noise is in `FAULTS_SEED`, which is derived from the
-/// hash of a commit.
+/// Tests the same cases with different noise, derived from another seed. The seed of this noise is in `FAULTS_SEED`,
+/// which is derived from the hash of a commit.
 #[test]
 #[ignore = "long: `.ci/long` runs it with the seed in FAULTS_SEED"]
 fn other_runs_of_the_cases_are_named_as_well() {

@@ -1,6 +1,6 @@
-//! Tests runs that are hard to judge: misleading names, ranks that are late in turn, and an idle host. In each run, a
-//! finding that seems right must not be reported, or must be reported in another way. Each right answer was written
-//! down before the rule that produces it was implemented.
+//! Tests runs that are hard to judge: misleading names, ranks that take turns in being late, and an idle host. In each
+//! run, a finding that seems right must not be reported, or must be reported in another way. Each right answer was
+//! written down before the rule that produces it was implemented.
 
 use std::fs;
 
@@ -50,9 +50,9 @@ const EVEN: Fault = Fault {
     ..FAULT
 };
 
-/// On each rank, a third of the steps take 30 % longer, and the slow steps of the three ranks alternate. So each step
-/// of the job takes up to 30 % longer. If this additional work were divided evenly between the ranks, each step would
-/// take only 10 % longer. No rank is a straggler.
+/// On each rank, a third of the steps take 30 % longer; in each step, another one of the three ranks is slow. Therefore
+/// each step of the job takes up to 30 % longer. If this additional work were divided evenly between the ranks, each
+/// step would take only 10 % longer. No rank is a straggler.
 #[test]
 fn ranks_that_are_late_in_turn_are_no_stragglers() {
     for seed in [11, 12, 13] {
@@ -151,8 +151,8 @@ const NO_REQUESTS: Fault = Fault {
     ..FAULT
 };
 
-/// A server waits while it has no requests. A trace does not show whether the host waits or computes. So the finding
-/// must name the place of the pause, but must not name a fault that the user could repair.
+/// A server waits while it has no requests. A trace does not show whether the host waits for requests or computes.
+/// Therefore the finding must name the place of the pause, but must not name a fault that the user could repair.
 #[test]
 fn a_server_without_requests_has_no_fault_of_another_name() {
     for seed in [51, 52] {

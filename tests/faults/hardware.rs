@@ -1,6 +1,6 @@
 //! Tests findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults. The runs were
 //! recorded on an H100, in the default files, which contain only sums. In these runs, the import of PyTorch's optimizer
-//! took 4 to 6 s. The import came between the first copies and the first step.
+//! took 4 to 6 s. The import took place between the first copies and the first step.
 
 use serde_json::Value;
 
@@ -43,8 +43,8 @@ fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
     let tiny: u64 =
         costs("collector").iter().filter(|found| found.0 == "tiny_kernels").map(|found| found.1).sum();
     assert!(tiny < 100_000_000, "{tiny}");
-    // The import takes 6 s and follows nine copies of pageable memory, which took only 33 us. So the finding must not
-    // blame the copies for the time of the import.
+    // The import takes 6 s and follows nine copies of pageable memory, which took only 33 us. Therefore the finding
+    // must not blame the copies for the time of the import.
     for fault in ["none", "item", "warmup"] {
         let found = costs(fault);
         assert!(found.iter().all(|found| found.0 == "pauses"), "{fault}: {found:#?}");

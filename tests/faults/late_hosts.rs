@@ -1,5 +1,5 @@
-//! Tests jobs whose hosts are late after a wait. The traces are written event by event, so that each expected time can
-//! be calculated by hand.
+//! Tests jobs whose hosts begin to launch late after a wait. The traces are written event by event, so that each
+//! expected time can be calculated by hand.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 
 const STEPS: u64 = 20;
-/// Time in us for which a late host works after its wait.
+/// Time in us for which a late host works after its wait and before it launches.
 const LATE_US: u64 = 1500;
 
-/// Writes the traces of a job on four GPUs, and returns the file names. In each step, the host of a rank launches a
+/// Writes the traces of a job on four GPUs, and returns the file names. In each step, the host of each rank launches a
 /// kernel and a collective. The kernel starts 10 us after its launch and takes 1,000 us. The collective starts 1 us
 /// after the end of the kernel on the same GPU, and ends on all GPUs 200 us after its last start. The host's wait ends
 /// 3 us after the collective, and the next step begins 2 us later. If `is_late(rank, step)`, the host first works for
-/// 1,500 us in `tokenize`. Each rank's entry of `clocks` is added to all times of that rank.
+/// 1,500 us in `tokenize`. The rank's entry in `clocks` is added to all times of that rank.
 fn job(folder: &Path, is_late: impl Fn(u64, u64) -> bool, clocks: [u64; 4]) -> Vec<String> {
     let mut events = vec![Vec::new(); 4];
     let mut begin = 100_000;
@@ -79,8 +79,8 @@ fn has(finding: &Value, column: &str, text: &str) -> bool {
 fn work_of_the_host_after_a_wait_is_no_cost_of_the_wait() {
     let folder = scratch("late_hosts");
     let files = job(&folder, |rank, _| rank == 3, [0; 4]);
-    // Before each step except the first, the GPU of the late rank is idle for 1,500 us. The other ranks wait for the
-    // late rank 20 times.
+    // Before each step except the first, the GPU of the rank whose host is late is idle for 1,500 us. The other ranks
+    // wait for the late rank 20 times.
     let worked = (STEPS - 1) * LATE_US * 1000;
     for found in [findings(&folder, &files), findings(&folder, &files[3..])] {
         let host = of(&found, "host_work");
@@ -141,8 +141,8 @@ fn work_without_ids_is_not_missing() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Each rank is late in 5 of 20 steps, so in the other 15 steps it waits for 1,500 us. Each collective ends 200 us
-/// after the last rank has entered it. Differences between the ranks' clocks must not affect the result.
+/// Each rank's host is late in 5 of 20 steps, so in the other 15 steps the rank waits for 1,500 us. Each collective
+/// ends 200 us after the last rank has entered it. If the ranks' clocks differ, this must not affect the findings.
 #[test]
 fn the_time_until_the_last_rank_enters_is_waiting_and_the_rest_is_communication() {
     for clocks in [[0; 4], [12_000, 52_000, 0, 19_000]] {

@@ -5,7 +5,7 @@ use crate::training_loop::{
     Amounts, BACKWARD, BatchCopy, Culprit, FORWARD, Fault, LOAD, OPTIMIZER, Place, SHARES, Shape, Shows,
 };
 
-/// Id of a stream that a custom operator creates. The operator does not set the flag that would make the stream
+/// Id of a stream that a custom operator creates. The operator does not set the flag that would make this stream
 /// independent of the default stream.
 const SIDE_STREAM: u32 = 13;
 /// Duration of a short kernel, in ns.
@@ -20,7 +20,7 @@ const fn function(functions: &'static [&'static str]) -> Culprit {
 const NS: Amounts = Amounts::Between(1e3, 1e9);
 const BYTES: Amounts = Amounts::Between(1e4, 1e9);
 
-/// A fault without effect. Other faults take the default values of their fields from it.
+/// A fault without effect. Faults whose fields are not all given take the default values of their fields from it.
 pub(crate) const FAULT: Fault = Fault {
     id: "",
     variety: "",
@@ -65,8 +65,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         ..FAULT
     },
     // After the read of a value from the GPU, the host computes for a while. Without the read, the GPU would be busy
-    // while the host computes. If the host computes for less than 1 ms, every third step has a read. If the host
-    // computes for longer, every second step has a read.
+    // while the host computes. If the host computes for less than 1 ms, it reads a value in every third step. If the
+    // host computes for longer, it reads a value in every second step.
     Fault {
         id: "sync_read",
         culprit: function(&["train.py(71): log_metrics"]),
@@ -414,9 +414,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Variants of some faults. Each variant is planted once, in middle strength.
+/// Variants of some of the faults. Each variant is planted once, in middle strength.
 pub(crate) const VARIETIES: &[Fault] = &[
-    // In this variant, the training process itself reads the data.
+    // In this variant, the training process itself reads the training data.
     Fault {
         id: "data_loader_late",
         variety: "in-process",
@@ -512,8 +512,8 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // If the interpreter itself starts the garbage collection, the trace has no event for it. Some function just takes
-    // longer.
+    // If the interpreter itself starts the garbage collection, the trace has no event for it. A function takes longer,
+    // without any special reason.
     Fault {
         id: "gc_pauses",
         variety: "automatic",

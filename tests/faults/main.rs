@@ -43,12 +43,12 @@ fn recorded(plan: &Plan) -> Vec<Vec<Slice>> {
     ranks
 }
 
-/// Asserts that the list `wrong` is empty. If the list is not empty, prints its lines.
+/// Asserts that the list `wrong`, which contains mistakes, is empty. If the list is not empty, prints its lines.
 fn assert_none(wrong: &[String]) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Returns whether the share `found` differs from the share `wanted` by less than a quarter.
+/// Returns whether the share `found` differs from the share `wanted` by less than a quarter of `wanted`.
 fn is_near(found: f64, wanted: f64) -> bool {
     (found / wanted - 1.0).abs() < 0.25
 }
@@ -98,9 +98,9 @@ fn varieties_have_the_middle_strength() {
 }
 
 /// The cost in `truth` is the difference in duration between the runs with and without the fault. This test measures
-/// the same cost in the traces of both runs. If the fault makes a GPU wait, the cost is additional time without kernels
-/// of the model. If the fault makes kernels slower, the cost is additional time with such kernels. Without the fault
-/// every GPU is always busy, so only the fault makes a GPU wait.
+/// the same cost in the traces of both runs. If the fault makes a GPU wait, the cost is the additional time without
+/// kernels of the model. If the fault makes kernels slower, the cost is the additional time with such kernels. Without
+/// the fault every GPU is always busy, so only the fault makes a GPU wait.
 #[test]
 fn costs_equal_sums_over_the_traces() {
     let mut wrong = Vec::new();
@@ -157,8 +157,8 @@ fn records_are_missing_or_wrong_as_planted() {
     }
 }
 
-/// Each trace is possible on a GPU: the work of a stream is in order, kernels start after their launches, and waits last at
-/// least as long as their work.
+/// Each trace is possible on a GPU: the work of a stream is in order, kernels start after their launches, and a wait
+/// lasts at least as long as the work for which it waits.
 #[test]
 fn runs_are_physically_possible() {
     let mut wrong = Vec::new();
@@ -254,8 +254,9 @@ fn healthy_runs_keep_their_gpus_busy() {
 fn assert_costs(programs: &[Program]) {
     let mut wrong = Vec::new();
     for program in programs {
-        // In the run without the fault, the program has no threads that compete with the launching thread. If the
-        // launching thread waited for a processor, other programs were using the processors.
+        // In a run without the fault, the program has no threads that compete with the launching thread for a
+        // processor. If the launching thread waited for a processor in such a run, programs other than this one were
+        // using the processors.
         let right = program.record(STRENGTHS[1], true);
         let mut costs = vec![right.cost_ns.saturating_sub(right.waited_ns)];
         for percent in STRENGTHS {
@@ -296,9 +297,10 @@ fn programs_have_a_larger_cost_next_to_the_fault() {
     for program in PROGRAMS.iter().filter(|program| program.partner.is_some()) {
         let recorded = program.record_combined();
         assert!(is_near(recorded.lengthened_ns as f64, (HEALTHY_NS * 40 / 60) as f64), "{}", program.id);
-        // If the launching thread waited for a processor, usually other programs were using the processors, so the wait
-        // is not part of the fault's cost. Only in the case `starved_thread` is this wait the fault. The cost of
-        // `starved_thread` depends on how the operating system divides the processor between threads.
+        // If the launching thread waited for a processor, usually programs other than this one were using the
+        // processors, so the wait is not part of the fault's cost. Only in the case `starved_thread` is this wait the
+        // fault. The cost of `starved_thread` depends on how the operating system divides the processor between
+        // threads.
         let cost_ns = recorded.cost_ns.saturating_sub(recorded.waited_ns);
         let is_smaller = program.id == "starved_thread" || cost_ns < recorded.lengthened_ns;
         assert!(recorded.cost_ns > 0 && is_smaller, "{}: {} ns", program.id, recorded.cost_ns);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Slice {
     pub(crate) category: String,
     pub(crate) name: String,
-    /// Process id and thread id. For GPU work: device and stream.
+    /// Process id and thread id. Device and stream of GPU work.
     pub(crate) place: (u64, u64),
     pub(crate) start: i64,
     pub(crate) end: i64,
@@ -54,8 +54,8 @@ pub(crate) fn length(slices: &[Slice]) -> i64 {
     span.end - span.start
 }
 
-/// Returns how long, in ns, at least one kernel of the model runs on the device. The result is the length of the union
-/// of the kernels' intervals. Collectives and kernels with `except` in their names do not count.
+/// Returns the total time, in ns, during which at least one kernel of the model runs on the device. This time is the
+/// length of the union of the kernels' intervals. Collectives and kernels with `except` in their names do not count.
 pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     let is_model = |slice: &&Slice| {
         let is_except =
@@ -65,7 +65,7 @@ pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     union_ns(slices, |slice| is_model(&slice))
 }
 
-/// Returns how long, in ns, at least one counted slice of GPU work runs on any device.
+/// Returns the total time, in ns, during which at least one counted slice of GPU work runs on any device.
 pub(crate) fn union_ns(slices: &[Slice], is_counted: impl Fn(&Slice) -> bool) -> i64 {
     let counted = slices.iter().filter(|slice| is_gpu_work(slice) && is_counted(slice));
     let mut intervals: Vec<_> = counted.map(|slice| (slice.start, slice.end)).collect();
@@ -78,7 +78,7 @@ pub(crate) fn union_ns(slices: &[Slice], is_counted: impl Fn(&Slice) -> bool) ->
     sum
 }
 
-/// Returns whether the slice is GPU work.
+/// Returns whether the slice is GPU work, not host work.
 pub(crate) fn is_gpu_work(slice: &Slice) -> bool {
     ["kernel", "gpu_memcpy", "gpu_memset"].contains(&&*slice.category)
 }
@@ -89,7 +89,7 @@ pub(crate) fn calls(slices: &[Slice]) -> BTreeMap<u64, (&str, i64, i64)> {
     calls.filter_map(|call| Some((call.correlation?, (&*call.name, call.start, call.end)))).collect()
 }
 
-/// Describes the trace events that are impossible on a GPU. The list is empty for a possible trace.
+/// Describes the trace events that are impossible on a GPU. If the trace is possible, the list is empty.
 pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     let mut wrong = Vec::new();
     let calls = calls(slices);
@@ -119,8 +119,8 @@ pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     wrong
 }
 
-/// Describes the calls that wait for GPU work but return before this work ends. The check is valid only for traces of
-/// one GPU, because a call does not name its GPU.
+/// Describes the calls that wait for GPU work but return before this GPU work ends. The check is valid only for traces
+/// of one GPU, because a call does not name its GPU.
 fn early_returns(slices: &[Slice]) -> Vec<String> {
     let calls = calls(slices);
     let work: Vec<_> = slices

@@ -1,7 +1,7 @@
-//! Compares the figures of `gpuflame` with those of HolisticTraceAnalysis for the same traces. The other tool's figures
-//! are in `tests/golden/findings/hta.json`, which `analyse_with_hta.py` writes. If the two tools define a figure
-//! differently, the test computes the other tool's figure from the trace, by the rule in
-//! docs/compared-with-other-tools.md.
+//! Compares the figures of `gpuflame` with those that HolisticTraceAnalysis computes for the same traces. The figures
+//! of HolisticTraceAnalysis are in `tests/golden/findings/hta.json`, which `analyse_with_hta.py` writes. If the two
+//! tools define a figure differently, the test computes the figure of HolisticTraceAnalysis from the trace, by the rule
+//! in docs/compared-with-other-tools.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,12 +14,12 @@ use crate::measure::{Slice, calls, is_gpu_work, slices, union_ns};
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// Maximum difference between the two tools' figures that depend on points in time, in ns. The other tool stores times
-/// as microseconds since 1970 in a 64-bit float, with a precision of 250 ns. The compared figures are sums and
-/// differences of these imprecise times.
+/// Maximum difference, in ns, between the figures of the two tools if the figures depend on points in time.
+/// HolisticTraceAnalysis stores times as microseconds since 1970 in a 64-bit float, with a precision of 250 ns. The
+/// compared figures are sums and differences of these imprecise times.
 const TIME_ERROR_NS: f64 = 2_000.0;
 /// Maximum difference between the two tools' sums of durations, in ns. Durations are more precise than the points in
-/// time that the other tool stores.
+/// time that HolisticTraceAnalysis stores.
 const SUM_ERROR_NS: f64 = 1.0;
 
 fn json(folder: &Path, args: &[&str]) -> Value {
@@ -53,7 +53,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares busy, idle and computing time. The other tool treats all GPUs of a process as one GPU.
+    /// Compares busy, idle and computing time. HolisticTraceAnalysis treats all GPUs of a process as one GPU.
     fn gpu_time(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let info = json(folder, &["info", file]);
         let devices = rows(&info, "devices");
@@ -114,8 +114,8 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares launches. The other tool omits calls that launch several kernels. The other tool counts the launch
-    /// delay from the time at which the call returns.
+    /// Compares launches. HolisticTraceAnalysis omits calls that launch several kernels. HolisticTraceAnalysis measures
+    /// the launch delay from the time at which the call returns.
     fn launches(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let calls = calls(slices);
         let mut works: BTreeMap<u64, Vec<&Slice>> = BTreeMap::new();

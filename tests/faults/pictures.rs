@@ -1,5 +1,5 @@
-//! Tests the pictures in docs/gpu-idle.md. The command draws each picture from a test case. Each picture must show the
-//! function that the page names.
+//! Tests the pictures in docs/gpu-idle.md. `gpuflame flamegraph` draws each picture from a test case. Each picture must
+//! show the function that the page names.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use crate::cases::{cases, healthy};
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// Each picture has its file name, its case, options of `flamegraph`, its title, and a frame. The frame must be in the
-/// drawn picture and in the committed file.
+/// Each picture is listed with its file name, its case, options of `flamegraph`, its title, and a frame. The frame must
+/// be in both the newly drawn picture and the committed file.
 const PICTURES: [(&str, &str, &[&str], &str, &str); 7] = [
     (
         "host-late",

@@ -1,5 +1,5 @@
-//! Checks how much time a summary predicts that fewer waits would save. The reference is a run of the same program
-//! without these waits.
+//! Checks how much time would be saved by fewer waits, according to a summary. The reference is a run of the same
+//! program without these waits.
 
 use std::fs;
 
@@ -13,13 +13,14 @@ use crate::support::scratch;
 const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
 
 /// Maximum share by which a prediction may differ. The durations on the simulated host and GPU vary at random by a few
-/// percent, and the run without the waits has other random durations.
+/// percent, and they vary differently in the run without the waits.
 const MAX_ERROR: f64 = 0.1;
 
 #[test]
 fn the_predicted_gain_without_reads_is_that_of_the_program_without_reads() {
     let (mut wrong, mut count) = (Vec::new(), 0);
-    // In cases that also have a larger fault, the sentence may be about that fault. So these cases are skipped.
+    // If a case also has a larger fault, the sentence may be about that larger fault. Therefore these cases are
+    // skipped.
     for case in cases().iter().filter(|case| case.truth[0].id == "sync_read") {
         let folder = scratch("gain");
         let files = case.write(&folder);

@@ -1,6 +1,6 @@
-//! Faults in a program that gpuflame itself records, on the simulated CUDA stack. The costs are from the truth file of
-//! this stack. A recording can show what a trace cannot, such as moves of unified memory and threads without a
-//! processor.
+//! Faults in a program that gpuflame itself records, on the simulated CUDA stack. The costs of these faults are from
+//! the truth file of the simulated stack. A recording can show what a trace cannot, such as moves of unified memory and
+//! threads without a processor.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::training_loop::Shows;
 
 /// Source file of the program.
 const SOURCE: &str = "tests/programs/faults.c";
-/// Strengths of a fault: the percentage of the run that the fault costs.
+/// Strengths of a fault, each given as the percentage of the run that the fault costs.
 pub(crate) const STRENGTHS: [u64; 3] = [3, 12, 40];
 /// GPU time of the program without a fault, in ns: 30 steps of eight layers of 400 us.
 pub(crate) const HEALTHY_NS: u64 = 30 * 8 * 400_000;
@@ -28,7 +28,7 @@ pub(crate) struct Program {
     /// Second fault, whose cost is larger. Only faults that a trace cannot show have a partner. The fourth run has both
     /// faults.
     pub(crate) partner: Option<&'static str>,
-    /// Options of `gpuflame run`. The next field contains environment variables.
+    /// `options` are options of `gpuflame run`. `settings` are environment variables.
     options: &'static [&'static str],
     settings: &'static [(&'static str, &'static str)],
 }
@@ -66,9 +66,9 @@ pub(crate) const PROGRAMS: &[Program] = &[
 pub(crate) struct Recorded {
     pub(crate) done: Done,
     pub(crate) cost_ns: u64,
-    /// Cost of the second fault, if it makes kernels longer.
+    /// Cost of the second fault, if the second fault makes kernels longer.
     pub(crate) lengthened_ns: u64,
-    /// Time that the launching thread waited for a processor, in ns.
+    /// Time that the launching thread waited for a processor during the run, in ns.
     pub(crate) waited_ns: u64,
 }
 
@@ -122,13 +122,13 @@ impl Program {
         Recorded { done, cost_ns, lengthened_ns, waited_ns }
     }
 
-    /// Returns whether the cost depends only on the GPU. Costs of host work are larger on a busy machine.
+    /// Returns whether the cost of the fault depends only on the GPU. Costs of host work are larger on a busy machine.
     pub(crate) fn is_exact(&self) -> bool {
         self.shows != Shows::Idle
     }
 
-    /// Returns whether a folded file of the run names the culprit. The result is also true if the Linux kernel refused
-    /// the samples that are needed to name the culprit.
+    /// Returns whether a folded file of the run names the culprit. Also returns true if the Linux kernel refused the
+    /// samples that are needed to name the culprit.
     pub(crate) fn is_named(&self, done: &Done) -> bool {
         let files = fs::read_dir(&done.folder).unwrap().map(|entry| entry.unwrap().path());
         let mut folded = files.filter(|path| path.extension().is_some_and(|ending| ending == "folded"));
@@ -136,7 +136,7 @@ impl Program {
             || folded.any(|path| fs::read_to_string(path).unwrap().contains(self.function))
     }
 
-    /// Returns the line number of the culprit in the source.
+    /// Returns the number of the line in the source that is the culprit.
     pub(crate) fn line(&self) -> usize {
         let source = fs::read_to_string(root().join(SOURCE)).unwrap();
         let is_marked = |line: &str| {

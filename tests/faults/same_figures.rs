@@ -26,7 +26,7 @@ fn share(part: u64, all: u64) -> f64 {
     100.0 * part as f64 / all as f64
 }
 
-/// Name under which `gpuflame info` lists the number of launches without an activity.
+/// Name that `gpuflame info` prints before the number of launches without an activity.
 const PENDING: &str = "launches launch pending";
 
 /// The summary of a file and the tables of the detailed verbs.
@@ -36,11 +36,12 @@ struct Figures {
     info: Value,
     top: Value,
     check: Value,
-    /// Tables of `critical-path`. The tables are null for a default file, which has only sums.
+    /// Tables of `critical-path`. The tables are null for a file that gpuflame writes by default, because it has only
+    /// sums.
     path: Value,
     /// Time since the first step that kernels run on GPU 0, in ns, added up from a trace.
     kernel_ns: Option<i64>,
-    /// GPU and busy time in ns of the stream that is busy longest, added up from a trace.
+    /// GPU of the stream that is busy longest, and the stream's busy time in ns, added up from a trace.
     longest_stream: Option<(u64, u64)>,
     wrong: Vec<String>,
 }
@@ -238,8 +239,8 @@ impl Figures {
         facts.iter().find(|fact| fact["what"] == what).map_or(Value::Null, |fact| fact["value"].clone())
     }
 
-    /// Returns the texts about single places that the sentence about idle time must have. The sentence may also name a
-    /// place that is not in the table, because it names a place within the largest cause.
+    /// Returns the texts about single places that the sentence about idle time must contain. The sentence may also name
+    /// a place that is not in the table, because it names a place within the largest cause.
     fn places_in(&self, answer: &str) -> Vec<String> {
         let places = Self::rows(&self.summary, "idle_places");
         let idle = Self::sum_of(&self.steady(), "idle_ns");
@@ -291,7 +292,8 @@ impl Figures {
         self.sentence(&saved, &[format_nanos(nanos), format!("{:.1}", share(nanos, wall))]);
     }
 
-    /// Returns texts with the numbers that a sentence of the summary must have, from the tables of the detailed verbs.
+    /// Returns texts with the numbers that a sentence of the summary must contain; the numbers are from the tables of
+    /// the detailed verbs.
     fn expected(&self, answer: &str) -> Option<Vec<String>> {
         let steady = self.steady();
         let percent = |part: u64, all: u64| format!("{:.1}", share(part, all));
@@ -415,14 +417,14 @@ fn kernel_ns(trace: &Path) -> i64 {
 }
 
 /// Returns the calls and functions that the name of a place contains. If the place is a time between two calls, a stack
-/// has these calls, but may lack some of the functions.
+/// contains these calls, but may lack some of the functions.
 fn names_in(place: &str) -> Vec<&str> {
     let place = place.split(" object at").next().unwrap_or(place);
     let is_between = place.starts_with("between");
     place.split(' ').filter(|word| word.len() > 7 && (!is_between || word.starts_with("cuda"))).collect()
 }
 
-/// Returns the numbers in a text, as they are written in the text.
+/// Returns the numbers in a text, written as in the text.
 fn numbers(text: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_digit() || c == '.' || c == ',';
     text.split(|c| !is_part(c))
@@ -431,7 +433,8 @@ fn numbers(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the numbers that `list` has more often than `other`. Each number is repeated as many times as the difference.
+/// Returns the numbers that occur in `list` more often than in `other`. Each number is returned as many times as it
+/// occurs more often.
 fn without(list: &[String], other: &[String]) -> Vec<String> {
     let mut left = other.to_vec();
     let is_left = |number: &&String| match left.iter().position(|known| known == *number) {

@@ -1,6 +1,7 @@
 //! A small simulation of training jobs that writes traces in the format of PyTorch's profiler. Each host thread and
-//! each stream has a clock. As on a GPU, work runs in the order of its stream: after its launch, and after the events,
-//! copies and collectives that it depends on. So idle time results from the simulation, and is never written by hand.
+//! each stream in the simulation has a clock. As on a GPU, the work of a stream runs in order: after its launch, and
+//! after the events, copies and collectives on which it depends. Therefore idle time results from the simulation, and
+//! is never written by hand.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -15,10 +16,10 @@ const PROCESS: u32 = 4100;
 pub(crate) const DEFAULT_STREAM: u32 = 7;
 pub(crate) const COPY_STREAM: u32 = 20;
 pub(crate) const NCCL_STREAM: u32 = 24;
-/// Number of launches that may be pending on a stream. The next launch blocks.
+/// Maximum number of launches that may be pending on a stream. If a thread launches more, the launch call blocks.
 const QUEUE_LENGTH: usize = 1024;
-/// Minimum time, in ns, from the start of a launch to the start of its kernel. The next constant is the time between
-/// two kernels on a stream.
+/// `LATENCY_NS` is the minimum time, in ns, from the start of a launch to the start of its kernel. `GAP_NS` is the time
+/// between two kernels on a stream.
 const LATENCY_NS: f64 = 4_500.0;
 const GAP_NS: i64 = 900;
 
@@ -56,8 +57,8 @@ pub(crate) struct World {
 pub(crate) struct Rank {
     pub(crate) index: usize,
     count: usize,
-    /// Random generators: one for the healthy loop, and one per planted fault. So a planted fault does not change the
-    /// loop's noise.
+    /// Random generators: one for the healthy loop, and one per planted fault. Therefore a planted fault does not
+    /// change the loop's noise.
     generators: Vec<Random>,
     generator: usize,
     threads: Vec<Thread>,
@@ -67,23 +68,25 @@ pub(crate) struct Rank {
     /// Streams that synchronize with the legacy default stream: they wait for it, and it waits for them.
     pub(crate) blocking_streams: BTreeSet<u32>,
     next_id: u64,
-    /// Thread id and start of the last call.
+    /// Thread id and start of the call that was made last.
     last_call: (u32, i64),
     /// Text of the trace, or `None` if only the times are needed.
     text: Option<String>,
-    /// Factor by which every kernel takes longer.
+    /// Factor by which the duration of every kernel is multiplied.
     pub(crate) kernel_factor: f64,
     /// Host time added to every operator.
     pub(crate) operator_ns: f64,
     /// Host time that another profiler takes per launch.
     pub(crate) profiler_ns: f64,
-    /// Share of kernels that have no record. The next field is the share of kernels with impossible times.
+    /// `lost_share` is the share of kernels that have no record. `impossible_share` is the share of kernels with
+    /// impossible times.
     pub(crate) lost_share: f64,
     pub(crate) impossible_share: f64,
-    /// Number of records that are lost or get impossible times. `lost_share` and `impossible_share` determine this
+    /// Number of records that are lost or that get impossible times. `lost_share` and `impossible_share` determine this
     /// number.
     pub(crate) affected: u64,
-    /// Error, in ns, of the clock that times GPU work. The next field is the error of all clocks of the process.
+    /// `gpu_clock_ns` is the error, in ns, of the clock that times GPU work. `clock_ns` is the error of all clocks of
+    /// the process.
     pub(crate) gpu_clock_ns: i64,
     pub(crate) clock_ns: i64,
     pub(crate) has_flows: bool,
@@ -116,8 +119,8 @@ impl World {
         Self { ranks: (0..ranks).map(rank).collect() }
     }
 
-    /// Runs a collective on device 0, on the stream for collectives. The kernel of the collective must start on all
-    /// ranks before it can end on any rank.
+    /// Runs a collective on device 0, on the stream that is used for collectives. The kernel of the collective must
+    /// start on all ranks before it can end on any rank.
     pub(crate) fn collective(&mut self, annotation: &str, kernel: &str, ns: f64) {
         let starts: Vec<_> = self.ranks.iter_mut().map(|rank| rank.start_collective(annotation)).collect();
         let last = starts.iter().map(|(_, start)| *start).max().unwrap();
@@ -236,7 +239,7 @@ impl Rank {
         self.close();
     }
 
-    /// Runs `body` on another thread, while the current thread waits for that thread.
+    /// Runs `body` on another thread; meanwhile the current thread waits for that thread.
     pub(crate) fn on_thread(&mut self, thread: usize, body: impl FnOnce(&mut Self)) {
         let now = self.now();
         let before = std::mem::replace(&mut self.thread, thread);
@@ -247,8 +250,8 @@ impl Rank {
         self.threads[before].now = end;
     }
 
-    /// Makes a call of the CUDA runtime that takes about `ns`. If the call waits for something, it takes at least until
-    /// the time `until`.
+    /// Makes a call of the CUDA runtime that takes about `ns`. If the call waits for something, it ends at the time
+    /// `until` or later.
     pub(crate) fn call(&mut self, name: &str, ns: f64, until: i64) -> u64 {
         let id = self.take_id();
         let start = self.now();
@@ -304,7 +307,7 @@ impl Rank {
         let args = format!(r#","bytes":{bytes},"memory bandwidth (GB/s)":{:.3}"#, bytes as f64 / ns);
         self.finish_work("gpu_memcpy", name, (device, stream), id, (start, end), &args);
         if is_waiting {
-            // The call was written before the end of the copy was known, so the end of the call is corrected now.
+            // The end of the call was written before the end of the copy was known, so it is corrected now.
             self.extend_last_call(id, end + 2_500);
         }
     }
@@ -427,7 +430,8 @@ impl Rank {
         }
     }
 
-    /// Writes the start and the end of the flow arrow from a launch to its GPU work. The arrow starts at the last call.
+    /// Writes the start and the end of the flow arrow from a launch to its GPU work. The arrow starts at the call that
+    /// was made last.
     fn flow(&mut self, id: u64, (process, thread): (u32, u32), end: i64) {
         let ((tid, start), clock) = (self.last_call, self.clock_ns);
         let Some(text) = &mut self.text else { return };

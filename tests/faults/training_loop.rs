@@ -1,6 +1,7 @@
-//! The training loop that every case runs. Each fault acts at a certain place in the loop. There it does something in
-//! the wrong way (`on`) or in the right way. A fault's cost is the difference in duration between the run with the
-//! wrong way and the run with the right way. The two runs have the same noise.
+//! The training loop that every case runs. Each fault acts at a certain place in the loop. At its place, a fault does
+//! something in the wrong way (`on`), and the loop without the fault does it in the right way. A fault's cost is the
+//! difference between the duration of a run with the wrong way and the duration of a run with the right way. These two
+//! runs have the same noise.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
 
@@ -13,7 +14,7 @@ const FIRST_STEP: usize = 5;
 /// Duration of an ordinary kernel, in ns.
 const KERNEL_NS: f64 = 180_000.0;
 
-/// Sizes and features of the loop, without faults.
+/// Sizes and features of the training loop, without faults.
 #[derive(Clone)]
 pub(crate) struct Shape {
     pub(crate) ranks: usize,
@@ -25,8 +26,8 @@ pub(crate) struct Shape {
     pub(crate) kernel_ns: f64,
     pub(crate) batch_bytes: u64,
     pub(crate) batch_copy: BatchCopy,
-    /// Duration of the all-reduce in each step, in ns. The next field is true if the all-reduce follows the backward
-    /// pass, and false if the all-reduce runs during that pass.
+    /// `all_reduce_ns` is the duration of the all-reduce in each step, in ns. `is_all_reduce_last` is true if the
+    /// all-reduce follows the backward pass, and false if the all-reduce runs during that pass.
     pub(crate) all_reduce_ns: f64,
     pub(crate) is_all_reduce_last: bool,
     /// Share of the steps in which device 0 does the work of device 1.
@@ -88,7 +89,7 @@ pub(crate) struct At {
     pub(crate) steps: usize,
 }
 
-/// A fault, and the code that plants it. A larger `amount` causes a larger cost.
+/// A fault: its properties, and the code that plants it. A larger `amount` causes a larger cost.
 pub(crate) struct Fault {
     pub(crate) id: &'static str,
     /// Name of the fault's variant, or an empty text for its usual form.
@@ -98,13 +99,13 @@ pub(crate) struct Fault {
     pub(crate) amounts: Amounts,
     pub(crate) shape: fn(&mut Shape, f64, bool),
     pub(crate) act: fn(&mut Rank, &At, f64, bool),
-    /// Part of the names of the kernels that belong to the fault itself, if it has any.
+    /// If the fault itself launches kernels, a part of the names of these kernels.
     pub(crate) own_kernels: Option<&'static str>,
     /// A second fault whose cost is larger. In the fourth case, both faults are planted.
     pub(crate) partner: &'static str,
 }
 
-/// The culprit that causes the cost of a fault. Fields that do not apply are empty.
+/// The culprit that causes the cost of a fault. Fields that do not apply to a culprit are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Culprit {
     /// Functions on the stack, from the user's function to the innermost function. It is right to name any of these
@@ -132,8 +133,8 @@ pub(crate) enum Shows {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Amounts {
-    /// Amounts between these two values. A search finds the amount with which the fault costs the required share of the
-    /// run.
+    /// The amount of a fault is between these two values. A search finds the amount with which the fault costs the
+    /// required share of the run.
     Between(f64, f64),
     Fixed([f64; 3]),
 }
@@ -141,7 +142,7 @@ pub(crate) enum Amounts {
 /// Shares of the run that a fault costs in weak, middle and strong form.
 pub(crate) const SHARES: [f64; 3] = [0.03, 0.12, 0.40];
 
-/// A planted fault, done in the wrong way or in the right way.
+/// A planted fault, with the choice whether it is done in the wrong way or in the right way.
 #[derive(Clone, Copy)]
 pub(crate) struct Planted {
     pub(crate) fault: &'static Fault,
@@ -323,8 +324,8 @@ fn copy_batch(rank: &mut Rank, shape: &Shape, device: u32) {
     });
 }
 
-/// Runs the backward pass on the thread of autograd. If there are several ranks, they add up their gradients in two
-/// parts during the pass, or all at its end.
+/// Runs the backward pass on the thread of PyTorch's autograd. If there are several ranks, they add up their gradients:
+/// in two parts during the backward pass, or all at its end.
 fn backward(world: &mut World, shape: &Shape, step: usize) {
     let run = |rank: &mut Rank, kernels: std::ops::Range<usize>| {
         rank.python(BACKWARD, |rank| {

@@ -19,7 +19,7 @@ impl Summary {
         Self(serde_json::from_str(&gpuflame(folder, args).ok().stdout).unwrap())
     }
 
-    /// Summarises the first `ranks` ranks of a case.
+    /// Summarises the traces of the first `ranks` ranks of a case.
     fn of(name: &str, ranks: usize) -> Self {
         let case: &Case = cases().iter().find(|case| case.name == name).unwrap();
         let folder = scratch("withheld");
@@ -30,7 +30,8 @@ impl Summary {
         summary
     }
 
-    /// Summarises the file that gpuflame writes without options. The fault takes `percent` % of the run.
+    /// Summarises the file that gpuflame writes if it runs without options. In that run, the cost of the fault is
+    /// `percent` % of the run.
     fn of_program(id: &str, percent: u64) -> Self {
         let program: &Program = PROGRAMS.iter().find(|program| program.id == id).unwrap();
         let recorded = program.record_sums(percent);
@@ -41,7 +42,7 @@ impl Summary {
         self.0["findings"].as_array().unwrap().iter().any(|row| row["id"] == id)
     }
 
-    /// Returns the reason why `what` is unknown, or the command that would record it.
+    /// Returns the reason why the value `what` is unknown, or the command that would record it.
     fn reason(&self, what: &str) -> &str {
         let rows = self.0["not_recorded"].as_array().unwrap();
         let row = rows.iter().find(|row| row["not_recorded"].as_str().unwrap().contains(what));
@@ -53,8 +54,8 @@ impl Summary {
     }
 }
 
-/// "Why was the GPU idle?" 11.5 % of the launches have no GPU work in the trace. So the GPU may have run work without a
-/// record while the GPU seems idle.
+/// "Why was the GPU idle?" 11.5 % of the launches have no GPU work in the trace. Therefore the GPU may have run work
+/// without a record at times at which it seems idle.
 #[test]
 fn why_a_gpu_was_idle_if_work_is_missing() {
     let summary = Summary::of("launches_without_activity-middle", 1);
@@ -87,8 +88,8 @@ fn verbs_without_a_place_for_the_doubt_print_a_remark() {
 /// known.
 #[test]
 fn what_the_host_did_between_two_calls_without_samples() {
-    // On a busy machine, the GPU is also idle while a call waits for a processor. So the planted pauses are long enough
-    // to be most of the idle time.
+    // On a busy machine, the GPU is also idle while a call waits for a processor. Therefore the planted pauses are long
+    // enough to be most of the idle time.
     let summary = Summary::of_program("pauses", STRENGTHS[2]);
     assert!(summary.reason("what the host did in ").contains("gpuflame run --cpu-samples 99 --off-cpu"));
     assert!(summary.reason("gc_pauses").contains("--cpu-samples 99"));
@@ -113,7 +114,7 @@ fn which_rank_is_earlier_if_clocks_differ() {
     assert!(summary.text().contains("do not compare times between ranks"), "{}", summary.text());
 }
 
-/// "Which steps were slow?" A file of sums has no durations of single kernels.
+/// "Which steps were slow?" A file of sums does not contain durations of single kernels.
 #[test]
 fn which_steps_had_slow_kernels_from_sums() {
     let summary = Summary::of_program("slow_steps", STRENGTHS[1]);

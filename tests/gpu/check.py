@@ -33,7 +33,7 @@ import re
 import sys
 from collections import defaultdict
 
-# Maximum relative difference between the GPU times of two runs of the same program on hardware. The times differ
+# Maximum relative difference on hardware between the GPU times of two runs of the same program. The times differ
 # because the GPU's clock rate changes, and because kernels overlap with other kernels.
 RUN_TO_RUN = 0.15
 

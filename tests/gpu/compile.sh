@@ -1,4 +1,4 @@
-# Functions that compile the kit's programs, either on the machine with the GPU (steps/20-build.sh) or earlier on
+# Functions that compile the kit's programs, either on the machine with the GPU (steps/20-build.sh) or beforehand on
 # another machine (prebuild.sh). The last argument of each function is the output file. Scripts source this file with
 # KIT_HERE and KIT_ROOT set. shellcheck shell=bash
 
@@ -40,8 +40,8 @@ cuda_here() { # SHARED|STATIC SOURCE OUT
 }
 
 # Compiles for a run on another machine: machine code for Hopper, and PTX for earlier and later GPUs. The CUDA runtime
-# is linked statically, because the machine with the GPU may have no libcudart. So `plain` and `plain_static` are the
-# same program.
+# is linked statically, because the machine with the GPU may have no libcudart. Therefore `plain` and `plain_static` are
+# the same program in this case.
 cuda_elsewhere() { # SOURCE OUT
     cuda_with static "$1" -gencode arch=compute_75,code=compute_75 -gencode 'arch=compute_90,code=[sm_90,compute_90]' "$2"
 }

@@ -121,7 +121,7 @@ fn replaying_a_recording_reproduces_it() {
         let first = simulated(source, argument, "13.0");
         let recording = Recording::read(&first);
         let again = Recording::read(&record(replay(&first)));
-        // The replay creates no streams. So CUPTI cannot give the recorder the ids of the recorded streams.
+        // The replay creates no streams. Therefore CUPTI cannot give the recorder the ids of the recorded streams.
         let plain = |lines: &[String]| -> Vec<String> {
             lines.iter().map(|line| without(line, " stream ")).collect()
         };
@@ -152,7 +152,7 @@ fn gpuflame_counts_the_same_work_in_a_replay_as_in_the_program() {
         let table = done.file("out.csv");
         let counted: u64 = table.lines().filter(|line| line.starts_with("kernel,")).map(count).sum();
         assert_eq!(counted, kernels, "{name}\n{table}");
-        // Each graph node is also listed under the call that created it. The ids in the recording identify this call.
+        // A graph node is also listed under the call that created it. The ids in the recording identify this call.
         let made_by = match name {
             "capture" | "update" => "cudaLaunchKernel",
             "explicit" | "child" | "clone" => "cudaGraphAddKernelNode",
@@ -200,8 +200,8 @@ fn every_difference_between_recordings_is_listed() {
         "{lost_exit:#?}"
     );
 
-    // Gives the nested call a correlation id of its own, as with GPUSIM_CORR=distinct. So the call's ENTER callback and
-    // all later ids change.
+    // Gives the nested call a correlation id of its own, as with GPUSIM_CORR=distinct. Therefore the id in the call's
+    // ENTER callback and all later ids change.
     let other_id = changed(&|rows| {
         let at = find(rows, &|row| row["domain"] == 1 && row["call"] == "enter");
         rows[at]["corr"] = 77.into();
@@ -386,8 +386,8 @@ fn recordings_from_hardware_stay_readable_and_healthy() {
         for variant in ["double", "stream", "sync"] {
             let (spins, norms) = runs(variant);
             assert_eq!((spins.0, norms.0), (17 * 4, 17 * 8), "{size} {variant}");
-            // In the variant `double` the kernel spins twice as long as in `eager`, in all others equally long. The
-            // comparison has a tolerance, because the GPU's clock rate changes.
+            // In the variant `double` the kernel spins twice as long as in `eager`, and in all variants except `double`
+            // it spins equally long. The comparison has a tolerance, because the GPU's clock rate changes.
             let factor = spins.1 as f64 / eager.1 as f64;
             let expected = if variant == "double" { 2.0 } else { 1.0 };
             assert!((factor - expected).abs() < 0.1, "{size} {variant}: {factor}");

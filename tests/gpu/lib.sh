@@ -1,7 +1,7 @@
-# Functions that the steps share: they write facts for the report, and run programs under gpuflame or the probe, each
-# with a time limit. The script run.sh sources this file before a step. It sets these variables: KIT_HERE (the kit),
-# KIT_ROOT (the repository), KIT_OUT (the output folder), KIT_STEP (the step's folder), KIT_LIMIT (the step's time limit
-# in seconds), KIT_SIMULATED and KIT_QUICK (0 or 1), KIT_GPUFLAME, KIT_CLI, KIT_PREBUILT and KIT_PYTHON (each a path or
+# Functions that all steps use: they write facts for the report, and run programs under gpuflame or the probe, each with
+# a time limit. The script run.sh sources this file before a step. It sets these variables: KIT_HERE (the kit), KIT_ROOT
+# (the repository), KIT_OUT (the output folder), KIT_STEP (the step's folder), KIT_LIMIT (the step's time limit in
+# seconds), KIT_SIMULATED and KIT_QUICK (0 or 1), KIT_GPUFLAME, KIT_CLI, KIT_PREBUILT and KIT_PYTHON (each a path or
 # empty), and KIT_OWN_PYTHON. shellcheck shell=bash
 
 bin=$KIT_OUT/bin
@@ -94,8 +94,8 @@ python_with() {
 # Runs one of the kit's own Python scripts, with a time limit.
 python() { timeout -k 5 "$within" "${KIT_OWN_PYTHON:-python3}" "$@"; }
 
-# PROBE_CUPTI is the libcupti that the probe loads if the program has not loaded a libcupti: the simulated libcupti, or
-# the first one that find_cupti.py found.
+# PROBE_CUPTI is the libcupti that the probe loads if the program has not loaded one: the simulated libcupti, or the
+# first libcupti that find_cupti.py found.
 if [ "$KIT_SIMULATED" = 1 ]; then
     export LD_LIBRARY_PATH=$KIT_OUT/sim
     PROBE_CUPTI=$KIT_OUT/sim/libcupti.so.13
@@ -109,8 +109,8 @@ fi
 
 quick() { if [ "$KIT_QUICK" = 1 ]; then echo "$2"; else echo "$1"; fi; } # quick MANY FEW
 
-# A step that is stopped at its limit must end its program as well. Otherwise the program would continue during the next
-# step, because `timeout` puts it into a separate process group.
+# If a step is stopped at its limit, it must end its program as well. Otherwise the program would continue during the
+# next step, because `timeout` puts it into a separate process group.
 running=
 cut_off() {
     if [ -n "$running" ]; then
@@ -123,7 +123,7 @@ cut_off() {
 trap cut_off TERM
 
 # Runs the command in a separate folder, and writes the files stdout, stderr and rc there. stderr is opened for
-# appending, because gpuflame prints its ledger to a file only if the file is opened in this way.
+# appending, because gpuflame writes its ledger to a file only if the file is opened in this way.
 run_in() { # FOLDER COMMAND..
     local folder=$1 rc
     shift

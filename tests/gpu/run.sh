@@ -117,7 +117,8 @@ mkdir -p "$out/steps" || die "cannot make the folder $out"
 out=$(cd "$out" && pwd)
 export KIT_OUT=$out
 command -v timeout >/dev/null || die "timeout (coreutils) is missing"
-# A folder belongs to the simulated stack or to hardware, because their programs and facts must never be confused.
+# A folder belongs either to the simulated stack or to hardware, because their programs and facts must never be
+# confused.
 stack=$([ $KIT_SIMULATED = 1 ] && echo simulated || echo hardware)
 before=$(cat "$out/stack" 2>/dev/null || echo "$stack")
 [ "$before" = "$stack" ] || die "$out holds a report of the $before stack; name another folder"
@@ -194,7 +195,7 @@ for step in "${steps[@]}"; do
     if [ ${#only[@]} -gt 0 ]; then
         wanted=0
         for one in "${only[@]}"; do [ "$one" = "$name" ] && wanted=1; done
-        # Other steps depend on these two steps, so they run even if --only does not name them.
+        # Steps depend on these two steps, so they run even if --only does not name them.
         case $name in
             machine) wanted=1 ;;
             build) [ -e "$out/bin/done" ] || wanted=1 ;;

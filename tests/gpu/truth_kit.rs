@@ -1,5 +1,5 @@
 //! Tests the truth kit, `tests/gpu/run.sh`, on the simulated stack. The kit's steps must end, and its checks must be
-//! able to fail. If a step fails, the report must state it, and the other steps must still run.
+//! able to fail. If a step fails, the report must state this, and the remaining steps must still run.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -90,7 +90,7 @@ fn every_kit_step_finishes_and_its_checks_hold() {
     {
         assert_eq!(kit.status(step), "done", "{:#}", kit.step(step));
     }
-    // These steps need a real CUDA stack, and report that they were skipped.
+    // The steps listed here need a real CUDA stack, and report that they were skipped.
     for step in ["python", "programs", "transformer"] {
         assert_eq!(kit.status(step), "skipped");
         assert_ne!(kit.step(step)["missing"].as_array().unwrap().len(), 0);
@@ -388,7 +388,7 @@ fn a_copy_of_the_kit_needs_neither_git_nor_rust() {
     }
     copy(&gpuflame(), &away.join("tests/gpu/libgpuflame.so"));
     copy(Path::new(env!("CARGO_BIN_EXE_gpuflame")), &away.join("tests/gpu/gpuflame"));
-    // Fake tools; each creates a file if it is called.
+    // Fake tools, each of which creates a file if it is called.
     let tools = away.join("tools");
     fs::create_dir(&tools).unwrap();
     for tool in ["cargo", "rustc", "git"] {
@@ -512,8 +512,8 @@ fn the_scripts_pass_shellcheck() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// All programs of the kit must compile here, because a compile error on the GPU's machine would make the whole run
-/// useless.
+/// All programs of the kit must compile on this machine, because a compile error on the GPU's machine would make the
+/// whole run useless.
 #[test]
 fn every_program_of_the_kit_compiles_with_nvcc() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
@@ -525,8 +525,8 @@ fn every_program_of_the_kit_compiles_with_nvcc() {
         return skip(&format!("nvcc is not available: {said}"));
     }
     assert!(output.status.success(), "{said}");
-    // The list has eight programs of programs/, two examples, the probe, and `plain` again with the CUDA runtime linked
-    // statically.
+    // The list contains eight programs of programs/, two examples, the probe, and `plain` again, with the CUDA runtime
+    // linked statically.
     let built = String::from_utf8(output.stdout).unwrap();
     assert_eq!(built.lines().count(), 12, "{built}");
     assert!(built.lines().all(|path| Path::new(path).is_file()), "{built}");

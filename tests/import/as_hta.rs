@@ -13,7 +13,7 @@ fn fields(text: &str, header_lines: usize) -> Vec<Vec<&str>> {
     text.lines().skip(header_lines).map(|line| line.split(',').collect()).collect()
 }
 
-/// Returns the idle time of a stream in a category, in us.
+/// Returns the idle time, in us, that a stream has in a category.
 fn idle(tables: &Value, stream: u64, category: &str) -> f64 {
     let rows = tables["idle_time"].as_array().unwrap();
     let same = |row: &&Value| row["stream"] == stream && row["idle_category"] == category;
@@ -55,7 +55,7 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
             let micros: f64 = row[4].parse().unwrap();
             let found = idle(&tables, stream, row[3]);
             // On ranks 1 and 3, 64 operations of stream 7 have no launch in the trace. HTA takes the first row of the
-            // trace as their launch, so it counts the gaps before them as `host_wait`.
+            // trace as the launch of these operations, so it counts the gaps before them as `host_wait`.
             if [1, 3].contains(&rank) && stream == 7 && row[3] == "host_wait" {
                 let other = fields(&idles, 1)
                     .into_iter()

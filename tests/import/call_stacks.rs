@@ -1,5 +1,5 @@
 //! Compares the stacks of imported traces with a slow reference. For each launch, the reference checks every slice of
-//! the thread: is the slice open when the launch begins?
+//! the thread to find out whether the slice is open when the launch begins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -20,7 +20,7 @@ type Stacks = BTreeMap<Vec<String>, i64>;
 /// (outermost first).
 type Slice = (i64, i64, u8, String, Vec<String>);
 
-/// Returns the stacks in the importer's rows.
+/// Returns the stacks that the importer's rows contain.
 fn found(path: &Path) -> Stacks {
     let mut labels: BTreeMap<LabelId, String> = BTreeMap::new();
     let mut contexts: BTreeMap<ContextId, Vec<LabelId>> = BTreeMap::new();
@@ -49,7 +49,7 @@ fn found(path: &Path) -> Stacks {
     stacks
 }
 
-/// Converts microseconds, as they are written in the file, to nanoseconds.
+/// Converts a number of microseconds, as it is written in the file, to nanoseconds.
 fn nanos(value: &Value) -> i64 {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
@@ -88,7 +88,7 @@ fn expected(trace: &Value) -> Stacks {
             threads.entry(thread(event)).or_default().push(slice);
         }
     }
-    // Sorts slices so that outer ones come first: by earlier start, later end, and rank. The sort is stable, so equal
+    // Sorts slices so that outer slices come first: by earlier start, later end, and rank. The sort is stable, so equal
     // slices keep the order of the file.
     threads.values_mut().for_each(|slices| slices.sort_by_key(|slice| (slice.0, -slice.1, slice.2)));
     let mut launches = BTreeMap::new();
@@ -101,7 +101,8 @@ fn expected(trace: &Value) -> Stacks {
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
         let open: Vec<&Slice> = slices[..at].iter().filter(is_open).collect();
         // Functions in the arguments of the innermost operator are still running at the launch. Functions in the
-        // arguments of a range have opened the range and returned. So the functions of ranges are left out.
+        // arguments of a range are those that opened the range, and they have already returned. Therefore the functions
+        // in the arguments of ranges are left out.
         let is_range = |slice: &Slice| {
             slice.2 == 1 || slice.4.last().is_some_and(|function| function.ends_with(": __enter__"))
         };
@@ -258,8 +259,8 @@ fn stacks_of_further_traces_consist_of_the_open_slices() {
     assert!(compared > 0);
 }
 
-/// PyTorch's profiler itself names the operator around a launch by its `External id`. So the test can compare this
-/// operator with the innermost one of the stack.
+/// PyTorch's profiler itself names the operator around a launch by its `External id`. Therefore the test can compare
+/// this operator with the innermost operator of the stack.
 #[test]
 fn the_innermost_operator_of_a_launch_is_the_one_the_profiler_names() {
     let Some(folder) = traces() else { return };
@@ -345,7 +346,8 @@ fn stack_at_launch(mut events: Vec<Value>) -> (String, String) {
 fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
     let outer = |phase: &str, time| edge(phase, "cpu_op", "outer", time);
     let inner = |phase: &str, category: &str, name: &str, time| edge(phase, category, name, time);
-    // The end event of the inner slice ends only that slice, even if its category or name is unknown or missing.
+    // The end event of the inner slice ends only that slice, even if the event's category or name is unknown or
+    // missing.
     for (category, name) in [("mylib", "inner"), ("", "inner"), ("mylib", ""), ("", "")] {
         let events = vec![
             outer("B", 0),
@@ -364,8 +366,8 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         assert_eq!(stack, "outer", "{category:?} {name:?}");
         assert!(stderr.contains("ignored 1 end without a begin"), "{stderr}");
     }
-    // Two slices are open. The name in the first end event decides which of the two slices ends. If the event has no
-    // name, the innermost slice ends.
+    // Two slices are open. The name in the first end event decides which of the two open slices ends. If the event has
+    // no name, the innermost slice ends.
     let crosswise = |name: &str| {
         vec![
             outer("B", 0),
@@ -377,7 +379,7 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
     assert_eq!(stack_at_launch(crosswise("outer")).0, "beta");
     assert_eq!(stack_at_launch(crosswise("beta")).0, "outer");
     assert_eq!(stack_at_launch(crosswise("")).0, "outer");
-    // The begin event writes the name with an escape, and the end event writes it without.
+    // The begin event writes the name with an escape sequence, and the end event writes the same name without it.
     let escaped = r#"{"traceEvents":[{"ph":"B","cat":"cpu_op","name":"a\/b","pid":1,"tid":1,"ts":0},
         {"ph":"E","cat":"cpu_op","name":"a/b","pid":1,"tid":1,"ts":5},
         {"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":30,"dur":2,"args":{"correlation":1}},

@@ -1,4 +1,4 @@
-//! Tests conclusions that would be wrong if a rule looked at only one thread, one process or one step.
+//! Tests conclusions that would be wrong if they were drawn from only one thread, one process or one step.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,8 @@ fn findings(name: &str, trace: &Trace) -> Vec<Value> {
     read_json(name, trace, &["check"])["findings"].as_array().unwrap().clone()
 }
 
-/// Returns the cost, in us, of the finding whose culprit begins with `culprit`, or 0 if there is none.
+/// Returns the cost, in us, of the finding whose culprit begins with the text `culprit`, or 0 if there is no such
+/// finding.
 fn cost(findings: &[Value], id: &str, culprit: &str) -> u64 {
     let is_it = |found: &&Value| found["id"] == id && found["culprit"].as_str().unwrap().starts_with(culprit);
     findings.iter().find(is_it).map_or(0, |found| found["cost_ns"].as_u64().unwrap_or(0) / 1000)
@@ -36,7 +37,7 @@ fn result<'a>(findings: &'a [Value], id: &str) -> &'a str {
 }
 
 /// Returns a trace of ten training steps of 3 ms. Thread 10 makes the launches of the backward pass, while the function
-/// `backward` on thread 9 waits for it. Then thread 9 loads data for 1.8 ms.
+/// `backward` on thread 9 waits for it. After that, thread 9 loads data for 1.8 ms.
 fn training() -> Trace {
     let mut trace = Trace::default();
     for step in 0..10 {
@@ -102,7 +103,7 @@ fn a_copy_of_another_thread_hides_no_wait() {
 }
 
 /// Returns a trace of three steps of a program that calls an operator. If `is_closed`, the Python function that calls
-/// the operator ends after 12 us. If not `is_closed`, the function ends at the end of the trace.
+/// the operator ends after 12 us. If `is_closed` is false, the function ends at the end of the trace.
 fn calls_operator(is_closed: bool) -> Trace {
     let mut trace = Trace::default();
     trace.python("train.py(1): main", 9, 0, 3000);
@@ -141,7 +142,7 @@ fn a_python_function_without_an_end_is_as_long_as_its_operator() {
     assert_eq!(idle("idle-unclosed", false), idle("idle-closed", true));
 }
 
-/// Returns a trace of twenty steps of 1 ms. Steps with `is_long` take 2 ms instead.
+/// Returns a trace of twenty steps of 1 ms. The steps for which `is_long` is true take 2 ms instead.
 fn steps(is_long: impl Fn(u32) -> bool) -> Trace {
     let (mut trace, mut at) = (Trace::default(), 0);
     for step in 0..20 {

@@ -48,7 +48,7 @@ fn tables(trace: &Trace, arguments: &[&str]) -> Value {
     serde_json::from_str(&ran.ok().stdout).unwrap()
 }
 
-/// Returns the value that `gpuflame info` prints for the row `what`, or null if it does not list this row.
+/// Returns the value that `gpuflame info` prints in the row `what`, or null if the output has no such row.
 fn fact(trace: &Trace, what: &str) -> Value {
     let facts = tables(trace, &["info"]);
     let rows = facts["facts"].as_array().unwrap();

@@ -84,8 +84,8 @@ fn compare(folder: &Path, trace: &str, name: &str, instance: &str) -> Value {
         })
         .collect();
     assert_eq!(json!(ours), golden["bound_by"], "{name}");
-    // With `--zero-launch-edges`, which adds an edge per launch, weights and attributions stay the same. But if several
-    // paths have the same length, gpuflame may choose another path than HTA.
+    // With `--zero-launch-edges`, which adds an edge per launch, weights and attributions stay the same. However, if
+    // several paths have the same length, gpuflame may choose another path than HTA.
     let path_zero = path(folder, trace, &golden, &[instance[0], instance[1], "--zero-launch-edges"]);
     let further: Vec<_> = their_edges(&golden["zero_launch_edges"]).collect();
     let without_critical = |mut edge: Value| {
@@ -128,7 +128,7 @@ fn every_edge_of_a_small_trace_equals_that_of_hta() {
 #[test]
 fn every_edge_of_a_pass_with_one_stream_equals_that_of_hta() {
     let Some(path) = compare_real("simple_add", "1") else { return };
-    // The tests of HTA expect these counts too.
+    // HTA's own tests expect these counts too.
     let keys = ["critical_edges", "critical_nodes", "critical_events"];
     assert_eq!(keys.map(|key| path["path"][0][key].as_u64().unwrap()), [314, 315, 159]);
 }
@@ -218,7 +218,7 @@ fn changed_traces_have_a_path_or_an_error() {
         for _ in 0..=random.below(8) {
             let at = digits[random.below(digits.len())];
             match random.below(6) {
-                // The damage of cases 0 and 1 makes a time huge or negative.
+                // In cases 0 and 1, the damage makes a time huge or negative.
                 0 => drop(changed.splice(at..=at, b"9000000000000000".iter().copied())),
                 1 => drop(changed.splice(at..at, b"-".iter().copied())),
                 _ => changed[at] = b'0' + random.below(10) as u8,

@@ -1,5 +1,5 @@
-//! SQLite databases of other tools: exports of several versions of Nsight Systems, rocpd with schemas 3 and 4, and
-//! `.rpd`. Each test writes a small database, and compares its sums with sums that were added up by hand.
+//! Tests SQLite databases of other tools: exports of several versions of Nsight Systems, rocpd with schemas 3 and 4,
+//! and `.rpd`. Each test writes a small database, and compares its sums with sums that were added up by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,8 @@ fn tables_of_nsys_may_have_a_version() {
     assert_eq!(ran.stdout, "step;cudaLaunchKernel;[GPU_Kernel]add 50\n");
 }
 
-/// GPU work of two processes at the same time. Each process has its own device 0, context 1 and stream 7.
+/// In this database, GPU work of two processes runs at the same time. Each process has its own device 0, context 1 and
+/// stream 7.
 const TWO_PROCESSES: &str = "
     DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME;
     DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL;
@@ -131,7 +132,7 @@ fn nvtx_rows_without_a_duration_are_not_events_without_times() {
     database(&folder, "ranges.sqlite", &format!("{NSYS}{marks}{ranges}"));
     let ran = folded(&folder, "ranges.sqlite");
     assert!(ran.stderr.contains("left out NVTX start/end ranges: 2; they may overlap"), "{}", ran.stderr);
-    // An NVTX range that was never popped has no end.
+    // If an NVTX range was never popped, it has no end.
     let open = "INSERT INTO NVTX_EVENTS VALUES (800, NULL, 59, 'open', NULL, (3 << 24) | 9);";
     database(&folder, "open.sqlite", &format!("{NSYS}{marks}{open}"));
     let ran = folded(&folder, "open.sqlite");
@@ -245,15 +246,15 @@ fn streams_of_nsys_wait_until_the_work_before_the_events_record_ends() {
     let record = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 0, 1, 7, 2, PROCESS, 5, 11);";
     database(&folder, "records.sqlite", &nsys_waits(columns, record, "11"));
     assert_eq!(waiting_of_stream_8(&folder, "records.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // In older exports, records of CUDA events have no sequence numbers. A wait then refers to the last record of the
-    // event before the wait, not to a later record.
+    // In older exports, records of CUDA events have no sequence numbers. In such exports, a wait refers to the last
+    // record of the event before the wait, not to a later record.
     let columns = "deviceId, contextId, streamId, correlationId, globalPid, eventId";
     let records = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 1, 7, 2, PROCESS, 5),
         (0, 1, 7, 6, PROCESS, 5), (0, 1, 7, 1, PROCESS, 6);";
     database(&folder, "older.sqlite", &nsys_waits(columns, records, "NULL"));
     assert_eq!(waiting_of_stream_8(&folder, "older.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // If records of CUDA events are missing, it is known only that the stream waits, and only from 10 us after the
-    // launch call.
+    // If records of CUDA events are missing, it is known only that the stream waits, and it is known to wait only from
+    // 10 us after the launch call.
     database(&folder, "unknown.sqlite", &nsys_waits("eventId", "", "11"));
     assert_eq!(waiting_of_stream_8(&folder, "unknown.sqlite"), [(1, 4500, 36_500), (2, 4500, 16_500)]);
 }
@@ -267,8 +268,8 @@ fn waits_and_records_of_events_survive_sbt() {
     for (from, to) in [("again.sqlite", "a.sbt"), ("a.sbt", "b.sbt"), ("b.sbt", "c.sbt")] {
         gpuflame(&folder, ["convert", from, "--to", "sbt", "-o", to]).ok();
         assert_eq!(waiting_of_stream_8(&folder, to), [(1, 0, 40_000), (2, 0, 20_000)], "{to}");
-        // This format has the times at which the stream waited. This format does not have the times of the API call
-        // that made the stream wait.
+        // This format contains the times at which the stream waited. This format does not contain the times of the API
+        // call that made the stream wait.
         let ran = gpuflame(&folder, ["flamegraph", to, "--view", "wait", "--format", "folded"]).ok();
         assert_eq!(ran.stdout, "cudaStreamSynchronize 171780\n", "{to}");
         for fact in ["event records", "wait records stream wait", "wait records stream"] {
@@ -276,7 +277,7 @@ fn waits_and_records_of_events_survive_sbt() {
         }
     }
     // The first output file (`a.sbt`) may differ, because it has the calls of the two processes in the order of the
-    // database. So the second and the third file are compared.
+    // database. Therefore the test compares the second and the third file.
     assert_eq!(fs::read(folder.join("b.sbt")).unwrap(), fs::read(folder.join("c.sbt")).unwrap());
 }
 
@@ -409,8 +410,8 @@ fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
 #[test]
 fn merged_rocpd_does_not_mix_up_the_ids_of_two_processes() {
     let folder = scratch("databases");
-    // The second process runs on another machine. So the GPUs of the second process are different from those of the
-    // first process.
+    // The second process runs on another machine. Therefore the GPUs of the second process are not the same as those of
+    // the first process.
     let second = rocpd_3("_b").replace("'machine'", "'other machine'");
     database(&folder, "merged.db", &format!("{}{second}", rocpd_3("_a")));
     let stacks = folded(&folder, "merged.db").stdout;
@@ -448,8 +449,8 @@ fn rocpd_reports_compressed_columns_and_rows_that_are_left_out() {
 #[test]
 fn rows_of_rocpd_with_repeated_keys_count_once() {
     let folder = scratch("databases");
-    // A copy of a table that was made with CREATE TABLE AS has no primary keys. Here the copies also contain each
-    // symbol and event twice.
+    // A copy of a table that was made with CREATE TABLE AS has no primary keys. In this test, the copies also contain
+    // each symbol and event twice.
     let copied = "
         CREATE TABLE copy AS SELECT * FROM rocpd_info_kernel_symbol_0f;
         DROP TABLE rocpd_info_kernel_symbol_0f;

@@ -1,4 +1,4 @@
-//! Tests values in a JSON trace that outputs must show unchanged: correlation ids, kinds of copies and memory, and
+//! Tests values in a JSON trace that must be unchanged in outputs: correlation ids, kinds of copies and memory, and
 //! names.
 
 use std::fs;
@@ -41,8 +41,8 @@ fn correlation_ids_and_memory_kinds_are_shown_as_the_file_has_them() {
     for (at, (id, name)) in ids.into_iter().zip(names).enumerate() {
         events.extend(copy(name, id, 1000 + 100 * at as u64, json!({})));
     }
-    // If the launch of GPU work is not in the trace, the GPU work keeps its correlation id. GPU work without a
-    // correlation id is shown without one.
+    // If the launch of GPU work is not in the trace, the GPU work nevertheless keeps its correlation id. If GPU work
+    // has no correlation id, it is shown without one.
     events.push(
         json!({"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "pid": 0, "tid": 7, "ts": 2000,
         "dur": 5, "args": {"correlation": 77, "device": 0, "stream": 7}}),

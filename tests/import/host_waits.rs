@@ -76,7 +76,7 @@ fn a_kernel_that_outlasts_a_wait_for_it_is_impossible() {
         in_turn.slice("cuda_runtime", "cudaDeviceSynchronize", 1, start + 2, start + 3);
     }
     assert!(bad(&in_turn).is_empty());
-    // With two GPUs, the host may have waited for the other GPU, so the wait proves nothing.
+    // If there are two GPUs, the host may have waited for the other GPU, so the wait proves nothing.
     let mut two = stretched(4000);
     two.work("kernel", 100, "other", 7, ORIGIN + 10, ORIGIN + 20);
     two.0.last_mut().unwrap()["args"]["device"] = json!(1);
@@ -117,15 +117,17 @@ fn work_is_missing_if_most_waits_return_long_after_all_recorded_work() {
     let late = periods(40, |_| 40, |_| 950);
     let found = bad(&late);
     assert_eq!(found.len(), 1);
-    // 36 ms are 40 times 900 us. Each 900 us are 950 us minus the 10 us until the kernel begins and the 40 us that it
-    // takes.
+    // 40 times 900 us are 36 ms. Each 900 us are the 950 us of a wait, minus the 10 us until the kernel begins and the
+    // 40 us that it takes.
     assert!(found[0].0 == "launch_coverage" && found[0].1.contains("lasted 36.000 ms longer"), "{found:?}");
     let (answers, has_causes) = summary(&late);
     assert!(answers.contains("idle time is unknown: 40 of 40 waits for the GPU") && !has_causes, "{answers}");
-    // Waits that return after 100 us, or a single wait that returns late, do not prove that GPU work is missing.
+    // If waits return after 100 us, or if only a single wait returns late, this does not prove that GPU work is
+    // missing.
     assert!(bad(&periods(40, |_| 40, |_| 150)).is_empty());
     assert!(bad(&periods(40, |_| 40, |at| if at == 7 { 990 } else { 60 })).is_empty());
-    // A host function in a stream may run while the GPU is idle, so such a wait does not prove that work is missing.
+    // A host function in a stream may run while the GPU is idle, so a wait for it does not prove that GPU work is
+    // missing.
     let mut host = periods(40, |_| 40, |_| 950);
     host.slice("cuda_runtime", "cudaLaunchHostFunc", 1, ORIGIN + 960, ORIGIN + 965);
     assert!(bad(&host).is_empty());

@@ -1,6 +1,6 @@
-//! The idle view names the culprit of idle time: the function or call that keeps the GPU waiting. Each of five traces
-//! has a planted culprit. The first line of the view must name the planted culprit, with the time that it takes in the
-//! trace.
+//! Tests that the idle view names the culprit of idle time: the function or call that keeps the GPU waiting. Each of
+//! five traces has a planted culprit. The first line of the view must name the planted culprit, with the time that it
+//! takes in the trace.
 
 use serde_json::Value;
 
@@ -155,7 +155,7 @@ fn one_call_under_many_stacks_is_one_row() {
     };
     assert_eq!(first("idle_calls", "call"), ("cudaFree".to_owned(), 1_500_000));
     // The idle time under `b` is 50 us before `cudaFree`, 800 us in the call, and 50 us after it. The idle time under
-    // `a` is 100 us less.
+    // the function `a` is 100 us less than that under `b`.
     assert_eq!(first("idle_functions", "function"), ("train.py(9): b".to_owned(), 900_000));
     assert_eq!(first("idle_lines", "line"), ("train.py:9".to_owned(), 900_000));
     assert_eq!(first("idle_modules", "module").0, "train.py");

@@ -1,6 +1,6 @@
-//! The importers must find the launch of GPU work, even if correlation ids are missing, repeated or shared by several
-//! processes. GPU work whose launch is unknown is shown without a launch, and a remark reports this. Expected stacks
-//! and times were worked out by hand.
+//! Tests that the importers find the launch of GPU work even if correlation ids are missing, repeated or shared by
+//! several processes. If the launch of GPU work is unknown, the GPU work is shown without a launch, and a remark
+//! reports this. Expected stacks and times were worked out by hand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -190,7 +190,8 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             kernel(0, 20, place.clone()),
             flow("f", 9, 0, 7, 20),
         ],
-        // The flow starts inside the call and ends inside the kernel. The launch by the other operator has no flow.
+        // The flow starts inside the call and ends inside the kernel. The launch that the other operator makes has no
+        // flow.
         vec![
             flow("f", 9, 0, 7, 22),
             flow("s", 9, 1, 1, 3),
@@ -206,8 +207,8 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             bound(json!("0x1"), "flow_out", launch(1, 2, json!({}))),
             bound(json!("0x1"), "flow_in", kernel(0, 20, place.clone())),
         ],
-        // The id of the flow equals the correlation id of the launch, and the kernel has no correlation id, or the
-        // other way round.
+        // The id of the flow equals the correlation id of the launch, and the kernel has no correlation id, or vice
+        // versa.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"correlation": 9})),
@@ -222,7 +223,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             kernel(0, 20, json!({"correlation": 9, "device": 0, "stream": 7})),
             flow("f", 9, 0, 7, 20),
         ],
-        // Only their external id links the launch with the kernel.
+        // Only the external id of the kernel links it with its launch.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"External id": 25})),
@@ -234,7 +235,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
         let linked: Vec<&str> = ran.stdout.lines().filter(|line| line.ends_with("10000")).collect();
         assert_eq!(format!("{}\n", linked.join("\n")), stack, "{at}: {}", ran.stdout);
     }
-    // If a trace has no such link, the launch of a kernel is unknown. gpuflame must not count it as a launch made
+    // If a trace has no such link, the launch of a kernel is unknown, and gpuflame must not count it as a launch made
     // before the trace.
     let ran = folded("no-ids", &[launch(1, 2, json!({})), kernel(0, 20, place)]);
     assert!(ran.stdout.contains("[no launch stack];[GPU_Kernel]k 10000"), "{}", ran.stdout);
@@ -301,8 +302,8 @@ fn flows_of_a_critical_path_do_not_overrule_correlation_ids() {
         operator("aten::mm", 1, 0, 8),
         launch(1, 2, json!({"correlation": 1})),
         kernel(0, 20, json!({"correlation": 1, "device": 0, "stream": 7})),
-        // This wait has a flow that ends inside the kernel. The id of the flow is the correlation id of the wait. But
-        // the flow is an edge of the critical path, and does not mark a launch.
+        // This wait has a flow that ends inside the kernel. The id of the flow is the correlation id of the wait.
+        // However, the flow is an edge of the critical path, and does not mark a launch.
         event(
             "cuda_runtime",
             "cudaStreamSynchronize",
@@ -339,8 +340,8 @@ fn launches_of_one_thread_that_share_an_id_are_linked_in_order_within_seconds() 
     }
     let began = Instant::now();
     let ran = folded("one-id", &events);
-    // On a busy machine, a debug build needs a few seconds. It would take minutes to compare every launch with every
-    // kernel.
+    // On a busy machine, a debug build needs a few seconds. If every launch were compared with every kernel, the test
+    // would take minutes.
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     assert_eq!(ran.stdout, "cudaLaunchKernel;[GPU_Kernel]k 60000000\n");
     assert!(

@@ -75,7 +75,7 @@ fn object(fields: &[(&str, &str)], random: &mut Random) -> String {
 
 #[test]
 fn all_dialects_give_the_same_operations_in_any_order_of_keys() {
-    /// A dialect of trace events: name, fields, arguments, and the expected line.
+    /// A dialect of trace events: its name, its fields, its arguments, and the line that the sink must store.
     type Dialect<'a> =
         (&'static str, Vec<(&'static str, &'static str)>, &'a [(&'static str, &'static str)], &'static str);
     const X: (&str, &str) = ("ph", "\"X\"");
@@ -190,7 +190,7 @@ fn of_two_equal_keys_the_last_value_counts() {
     assert!(one(escaped).starts_with("op Kernel \"a\\\"b\\\\\" 1000..2000"), "{}", one(escaped));
 }
 
-/// Returns a kernel event in which the text `from` is replaced by `to`.
+/// Returns a kernel event in which the text `from` has been replaced by the text `to`.
 fn kernel(from: &str, to: &str) -> String {
     let event = r#"{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1, "args": {"correlation": 1}}"#;
     assert!(event.contains(from), "{from}");

@@ -1,6 +1,6 @@
 //! Compares the findings about ten real traces with a list of expected findings. The list was written by hand, from
 //! independent sums, before the code that computes findings. A `must` entry in the list is a finding that gpuflame must
-//! report. A `must_not` entry is a finding that it must not report.
+//! report. A `must_not` entry in the list is a finding that gpuflame must not report.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::real_traces::traces;
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// Entries of the list that gpuflame does not fulfil, each with the reason.
+/// Entries of the list that gpuflame does not fulfil, each with the reason why.
 const EXCEPTIONS: [(&str, &str, &str); 2] = [
     (
         "kineto-2021/worker0.1623143566756.pt.trace.json.gz",
@@ -39,8 +39,8 @@ fn ids(entry: &str) -> Vec<&str> {
     }
 }
 
-/// Returns how the findings violate an entry of the list: a finding is missing, has another cost, or is reported
-/// although it must not be.
+/// Returns how the findings violate an entry of the list: a finding is missing, has a cost that differs from the
+/// entry's, or is reported although it must not be.
 fn mistake(path: &str, entry: &str, expected: &Value, found: &[Value]) -> Option<String> {
     let is_it = |row: &&Value| ids(entry).contains(&row["id"].as_str().unwrap());
     let row = found.iter().find(is_it);

@@ -1,5 +1,5 @@
-//! Formats other than Chrome's JSON: SQLite exports of Nsight Systems, rocprofv3's JSON, CUPTI's text, and gpuflame's
-//! recordings. The samples are written by hand, and small enough to be checked without tools.
+//! Tests formats that are not Chrome's JSON: SQLite exports of Nsight Systems, rocprofv3's JSON, CUPTI's text, and
+//! gpuflame's recordings. The samples are written by hand, and small enough to be checked without tools.
 
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn nsys_exports_name_the_kinds_of_memory_by_their_own_numbers() {
     // The copy moves 4,096 bytes in 40 ns, which is 102.4 GB/s.
     assert_eq!(copies(&folder, "report.sqlite"), ["40,1,4096,102.400000,0,HtoD,,"]);
     let base = Connection::open(&path).unwrap();
-    // In this file the number 0 means pageable memory. In CUPTI's records 0 has another meaning.
+    // In this file the number 0 means pageable memory. In CUPTI's own records the number 0 has another meaning.
     let kinds = "ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN srcKind INTEGER;
         ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN dstKind INTEGER;
         UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 0, dstKind = 2";
@@ -276,12 +276,12 @@ fn streams_wait_for_the_events_in_cupti_text() {
     };
     let numbered = "CUDA_EVENT contextId 1, streamId 7, correlationId 2, eventId 5, cudaEventSyncId 11\n";
     assert_eq!(waiting_and_pending(cupti_text_with_wait(numbered)), [35_000, 2_000]);
-    // In texts of CUPTI before 12.8, records of CUDA events and waits have no sequence numbers. So only the CUDA event
-    // itself identifies the record.
+    // In texts of CUPTI before 12.8, records of CUDA events and waits have no sequence numbers. Therefore only the CUDA
+    // event itself identifies the record.
     let by_event = cupti_text_with_wait(numbered).replace(", cudaEventSyncId 11", "");
     assert_eq!(waiting_and_pending(by_event), [35_000, 2_000]);
-    // If the record of the CUDA event is missing, it is known only that the stream waits, and only from 10 us after the
-    // launch.
+    // If the record of the CUDA event is missing, it is known only that the stream waits, and it is known to wait only
+    // from 10 us after the launch.
     assert_eq!(waiting_and_pending(cupti_text_with_wait("")), [25_000, 12_000]);
 }
 

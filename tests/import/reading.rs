@@ -1,5 +1,5 @@
-//! Tests that the rows and tables of a trace do not depend on how the trace file is read: with which size of read
-//! buffer, number of threads, or compression.
+//! Tests that the rows and tables of a trace do not depend on the way in which the trace file is read: the size of the
+//! read buffer, the number of threads, or the compression.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -1,5 +1,5 @@
-//! Tests real traces that other tools recorded. Each trace must be readable, the number of linked operations must equal
-//! an independent count, and no nanosecond of GPU time may be lost.
+//! Tests real traces that other tools recorded. Each trace must be readable, the number of operations that are linked
+//! with a launch must equal an independent count, and no nanosecond of GPU time may be lost.
 //!
 //! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository. The tests look
 //! for the traces in the folder `GPUFLAME_TRACES`, or next to the checkout.
@@ -65,7 +65,7 @@ const DLRM: [Counted; 8] = [
     ("worker7", 3250, 262, 262, 0, 0, 1, 2_825_000),
 ];
 
-/// Returns the folder of traces. If there is none, prints why the test is skipped and returns `None`.
+/// Returns the folder of traces. If there is no such folder, prints why the test is skipped and returns `None`.
 pub(crate) fn traces() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
@@ -277,7 +277,7 @@ fn a_launch_is_under_the_python_code_that_made_it() {
 #[derive(Default)]
 struct LookedAt {
     timeline: Timeline,
-    /// Times at which GPU work ran, for each bit mask of kinds. Work of any kind in the mask counts.
+    /// Times at which GPU work ran, for each bit mask of kinds. Work counts if its kind is in the bit mask.
     kinds: [Timeline; 8],
     /// Names of the communication kernels.
     communicate: HashSet<NameId>,
@@ -327,8 +327,9 @@ impl LookedAt {
         profile.times().iter().map(|time| time.busy).sum()
     }
 
-    /// Returns the total time in which work of all `kinds` ran, and no work of any other kind. The time is computed by
-    /// inclusion and exclusion: the times of unions with subsets of `kinds` are added and subtracted in turn.
+    /// Returns the total time in which work of each kind in `kinds` ran at the same time, and no work of any other
+    /// kind. The time is computed by inclusion and exclusion: the times of unions with subsets of `kinds` are added and
+    /// subtracted in turn.
     fn exactly(&self, kinds: usize) -> u64 {
         let all = COMPUTATION | COMMUNICATION | MEMORY;
         let besides = |others: usize| i128::from(self.any_of(all)) - i128::from(self.any_of(others));
@@ -351,7 +352,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
     let mut begins: Vec<_> = steps.steps.iter().map(|step| step.start as u64).collect();
     begins.sort_unstable();
-    // If a trace has a single step, HolisticTraceAnalysis analyses all of it.
+    // If a trace has a single step, HolisticTraceAnalysis analyses the whole trace.
     let last = begins.last().copied().filter(|_| begins.len() > 1).unwrap_or(u64::MAX);
     let (mut join, mut looked_at, mut profile) = (Join::default(), LookedAt::default(), Profile::default());
     let mut kept = HashSet::new();
@@ -376,7 +377,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
 
 /// Returns each analysed trace, with the folder of its golden tables, its rank, and whether its times have fractions of
 /// a microsecond. If times have fractions, HolisticTraceAnalysis rounds all starts and ends to whole microseconds
-/// before it subtracts them. Each of the tool's figures is then wrong by up to 2 us.
+/// before it subtracts them. Each figure of HolisticTraceAnalysis is then wrong by up to 2 us.
 fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
     let golden = folder.join("golden-hta");
     let kineto =
@@ -412,7 +413,8 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let table = rows_of(&golden.join(format!("launch_rank{rank}.csv")));
         let (launches, _) = looked_at(&trace);
-        // The other tool's table omits launches of CUDA graphs, in which many operations have the id of one call.
+        // The table of HolisticTraceAnalysis omits launches of CUDA graphs, in which many operations have the id of one
+        // call.
         let mut calls = BTreeMap::<u64, Vec<[u64; 4]>>::new();
         launches.iter().for_each(|launch| calls.entry(launch[0]).or_default().push(*launch));
         calls.retain(|_, launches| launches.len() == 1);
@@ -520,7 +522,7 @@ fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
             let both = found.exactly(COMPUTATION | COMMUNICATION)
                 + found.exactly(COMPUTATION | COMMUNICATION | MEMORY);
             let ours = 100.0 * both as f64 / found.any_of(COMMUNICATION) as f64;
-            // The other tool prints percentages with two decimals.
+            // HolisticTraceAnalysis prints percentages with two decimals.
             assert!((ours - percent).abs() <= 0.0051, "{}: {ours} {percent}", trace.display());
         }
         let (sums, operations) = jobs.entry(golden).or_default();

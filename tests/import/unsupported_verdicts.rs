@@ -55,7 +55,8 @@ fn graph_launches_without_any_activity_may_explain_the_idle_time() {
 
 #[test]
 fn empty_graphs_that_explain_little_of_the_idle_time_change_nothing() {
-    // The host launches an empty graph 12 us before each kernel. Before that, the host is late for 900 us.
+    // The host launches an empty graph 12 us before each kernel. Before this empty graph launch, the host is late for
+    // 900 us.
     let mut trace = Trace::default();
     for period in 0..20 {
         let (at, id) = (1000 * u64::from(period), 2 * period);
@@ -194,7 +195,7 @@ fn waiting_is_unknown_if_ranks_are_missing() {
     assert!(page.stderr.contains("rank2.json: contains no GPU work"), "{}", page.stderr);
     let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
     assert!(page.contains("rank 2: no GPU work was recorded"));
-    // A single rank is no job.
+    // A single rank does not make a job.
     let ran = gpuflame(&folder, ["summary", "rank0.json", "rank2.json"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
     assert!(ran.stderr.contains("rank2.json: contains no GPU work"), "{}", ran.stderr);

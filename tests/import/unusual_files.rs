@@ -1,4 +1,4 @@
-//! Tests unusual input. The error about a file that is not a trace must tell the user what to do next. `--accept-cut`
+//! Tests unusual input. If a file is not a trace, the error message must tell the user what to do next. `--accept-cut`
 //! reads truncated traces. Folded stacks that gpuflame writes must be readable again.
 
 use std::fs;
@@ -358,7 +358,7 @@ fn the_error_for_damage_in_mid_file_gives_its_position_and_not_the_end_of_the_fi
     let mut damaged = whole.clone();
     damaged.insert_str(event, "\"x\":[{\"y\":[{\"z\":[1,");
     fs::write(folder.join("damaged.json"), &damaged).unwrap();
-    // So the next key of the object is inside the open list, in which a colon is invalid.
+    // Therefore the next key of the object is inside the open list, in which a colon is invalid.
     let colon = damaged.find("[1,\"").map(|at| at + 4 + damaged[at + 4..].find(':').unwrap()).unwrap();
     let ran = gpuflame(&folder, ["info", "damaged.json"]);
     ran.fails(1, &["damaged.json", &format!("damaged at byte {colon},"), "the end of the open value"]);

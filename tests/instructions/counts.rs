@@ -1,5 +1,5 @@
-//! The instruction counts that `gpuflame instructions` prints must equal the counts that `gpuflame info` prints. The
-//! tests compare them for recordings from hardware and for real traces.
+//! Tests that the instruction counts that `gpuflame instructions` prints equal the counts that `gpuflame info` prints.
+//! The tests compare them for recordings from hardware and for real traces.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

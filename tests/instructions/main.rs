@@ -1,9 +1,9 @@
 //! Tests `gpuflame instructions` on random simulated programs, whose instructions and dependencies follow from the
 //! simulator's log.
 //!
-//! This file computes the expected instructions from the log alone. A trace contains less than the log. A trace has no
-//! rows for host functions in streams and for moves of unified memory. It shows the record of a CUDA event only if
-//! something waited for the event.
+//! This file computes the expected instructions from the log alone. A trace contains less information than the log. A
+//! trace has no rows for host functions in streams and for moves of unified memory. A trace contains the record of a
+//! CUDA event only if something waited for the event.
 
 mod counts;
 #[path = "../support/skip.rs"]
@@ -32,7 +32,7 @@ struct Expected<'a> {
     kind: &'static str,
     /// Row of the instruction in the log. For a graph launch, this is the row of the launch call.
     row: &'a Value,
-    /// Streams in whose order the instruction is.
+    /// Streams whose order determines when the instruction runs.
     streams: BTreeSet<Key>,
     /// Nodes of the graph launch that are in the trace.
     nodes: Vec<&'a Value>,
@@ -277,9 +277,9 @@ fn ancestors(lines: &[Value]) -> Vec<BTreeSet<u64>> {
     all
 }
 
-/// Checks every wait in the simulator's log: if an instruction waits for another one, the other one must be its
-/// ancestor. Implicit waits of default streams are not in the trace. If a stream waits for a default stream, an event
-/// on this stream happens after the work on the default stream.
+/// Checks every wait in the simulator's log: if an instruction waits for an earlier instruction, this earlier one must
+/// be its ancestor. Implicit waits of default streams are not in the trace. If a stream waits for a default stream, an
+/// event on this stream happens after the work on the default stream.
 fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BTreeMap<String, u32> {
     let ancestors = ancestors(lines);
     let ops = (0..).zip(&program.all).filter(|(_, one)| one.row["what"] == "op");

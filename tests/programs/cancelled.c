@@ -2,7 +2,7 @@
  *
  *     cancelled THREADS [first|flush]
  *
- * - `first`: the first thread's launch is the first CUDA call of the process, which starts gpuflame.
+ * - `first`: the launch of the first thread is the first CUDA call of the process, which starts gpuflame.
  * - `flush`: each thread calls gpuflame_flush() of the injected library instead of launching.
  *
  * Prints the number of threads that were cancelled. */

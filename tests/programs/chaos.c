@@ -1,5 +1,5 @@
 /* Threads launch, fill, wait, fork and are interrupted by signals, in a random order; then the process exits in one of
- * many ways. One launch in four goes through functions that are generated at run time.
+ * many ways. One of every four launches goes through functions that are generated at run time.
  *
  *     chaos SEED HOW [WHEN [LINGER [CHILD [rival | CLIENT]]]]
  *
@@ -48,7 +48,7 @@ enum { TURNS = 400, MOST_THREADS = 3, ALONE = 20, CODE = 5, CHILD_CODE = 6, LOOK
 KERNEL(add_d301, "add_d301", (int n), &n)
 KERNEL(mul_d1200, "mul_d1200", (int n), &n)
 
-/* The first fields of the file `done-PID`. */
+/* The first fields that are stored in the file `done-PID`. */
 static struct done {
     uint64_t ended, launched, rivals;
 } *done;
@@ -58,8 +58,8 @@ static const char *how = "return";
 static int code = CODE, threads = MOST_THREADS;
 static volatile int is_midst, is_fast;
 static long errnos, masks;
-/* Whether only this thread launches. If several threads launch, they wait for each other in the driver, which changes
- * errno. */
+/* Whether this thread is the only one that launches. If several threads launch, they wait for each other in the driver,
+ * which changes errno. */
 static volatile int is_alone = 1;
 static volatile sig_atomic_t interrupts;
 /* Number of launches by each thread; the main thread is the first. */
@@ -88,7 +88,7 @@ static void count(cudaError_t error)
     launched[self] += error == cudaSuccess;
 }
 
-/* Launches, and checks that the launch leaves errno unchanged. Signals are blocked during the launch, because the
+/* Makes a launch, and checks that the launch leaves errno unchanged. Signals are blocked during the launch, because the
  * program's signal handler would change errno. */
 OWN_FRAME static void launch(int which)
 {
@@ -108,7 +108,7 @@ OWN_FRAME static void launch(int which)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* Launches with signals unblocked. */
+/* Makes a launch while signals are not blocked. */
 OWN_FRAME static void interrupted_launch(void)
 {
     SITE("interrupted_launch");
@@ -183,7 +183,7 @@ static void *worker(void *number)
 {
     uint64_t state = seed * 7919 + (uintptr_t)number * 104729 + 1;
     void *memory = NULL;
-    /* Clear the signal sets, because the kernel fills only their first words. */
+    /* Clear the signal sets, because Linux fills only their first words. */
     sigset_t before = {{0}}, after = {{0}};
     int turn;
     self = (int)(intptr_t)number + 1;
@@ -220,7 +220,7 @@ static void *worker(void *number)
 
 /* Returns a hash of the descriptors below 1,000 that are open at every check during 50 ms. Descriptors that exist for
  * less than a millisecond do not count. Another thread opens such a descriptor to read a file. Another thread may also
- * open a descriptor and then move it to a high number, because the kernel always assigns the lowest free number. */
+ * open a descriptor and then move it to a high number, because Linux always assigns the lowest free number. */
 static unsigned descriptors(void)
 {
     static char times[BELOW];
@@ -356,7 +356,7 @@ static void sleep_for(uint64_t milliseconds)
         ;
 }
 
-/* Stores the number of launches so far. gpuflame must output all these launches, however the process ends. */
+/* Stores the number of launches made so far. gpuflame must output all these launches, however the process ends. */
 static void come_to_the_end(void)
 {
     struct timespec now;
@@ -376,7 +376,7 @@ static void *ends(void *nothing)
     return nothing;
 }
 
-/* Ends the process in the way `how`; returns if main must return. */
+/* Ends the process in the way `how`; if main must return, this function returns. */
 static void act(const char *rival)
 {
     struct itimerval often = {{0, 700}, {0, 700}};

@@ -5,13 +5,13 @@
  * - `sleep`: the function `train` sleeps after it has waited for the GPU.
  * - `function`: the function `slow_checkpoint` waits for the GPU, and then computes.
  * - `lock`: the function `locked` waits for the GPU, and then for a lock that another thread holds.
- * - `file`: the function `read_file` reads a pipe that another thread fills late, and then makes a copy.
+ * - `file`: the function `read_file` reads a pipe into which another thread writes late, and then makes a copy.
  * - `allocation`: the function `grow` touches host memory between an allocation and a free.
  * - `thread`: another thread launches, and then does something else while `train` waits for it.
  * - `calls`: the function `train` makes no CUDA call for 5 ms, allocates, and makes no call for another 5 ms.
  *
- * The program prints the lost GPU time in nanoseconds. The program also prints the total time, in nanoseconds, for
- * which its threads were ready to run but had no processor. */
+ * The program prints the time in nanoseconds for which the GPU was idle because of this reason. The program also prints
+ * the total time, in nanoseconds, for which its threads were ready to run but had no processor. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,6 +1,6 @@
 /* A program that calls all functions of gpuflame.h, some with wrong arguments, and queries gpuflame's state during the
- * run. The program is linked with gpuflame, which is not injected. So GPU work before the first gpuflame_start() is not
- * recorded. */
+ * run. The program is linked with gpuflame, which is not injected. Therefore GPU work before the first gpuflame_start()
+ * is not recorded. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 

@@ -24,8 +24,8 @@ static void *read_it(void *nothing)
     return nothing;
 }
 
-/* Adds a variable to the environment in each turn, which moves the list of variables in memory. The reading thread is
- * paused during this change. */
+/* In each turn, adds a variable to the environment, which moves the list of variables in memory. During this change,
+ * the reading thread is paused. */
 static int change(int turn)
 {
     char name[32];

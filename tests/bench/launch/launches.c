@@ -1,4 +1,4 @@
-/* Launches a kernel N times from one thread, 64 calls below main. Measures the cost for a whole process.
+/* Launches a kernel N times from one thread, 64 calls below main. The program measures the cost for a whole process.
  *
  *     launches [N]
  *

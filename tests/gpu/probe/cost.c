@@ -1,5 +1,5 @@
-/* The levels of the cost matrix below gpuflame. Each level uses one more CUPTI feature than the previous level. So the
- * difference between two levels is the cost of that feature for the launching thread. */
+/* The levels of the cost matrix below gpuflame. Each level uses one CUPTI feature in addition to the features of the
+ * previous level. Therefore the difference between two levels is the cost of that feature for the launching thread. */
 #include "probe.h"
 
 #include <execinfo.h>

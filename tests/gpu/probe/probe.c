@@ -1,6 +1,6 @@
 /* A small CUPTI client that the driver loads through CUDA_INJECTION64_PATH. The client shares no code with gpuflame.
- * The truth kit uses this client as an independent witness, as a recorder, and to measure the lower levels of its cost
- * matrix.
+ * The truth kit uses this client for three purposes: as an independent witness, as a recorder, and to measure the lower
+ * levels of its cost matrix.
  *
  *     gcc -shared -fPIC -O2 -g tests/gpu/probe/[a-z]*.c -o probe.so -ldl -lpthread
  *     PROBE=witness PROBE_OUT=sums.json CUDA_INJECTION64_PATH=$PWD/probe.so ./program
@@ -10,7 +10,7 @@
  * - `PROBE_OUT` is the path of the file to which the probe writes JSON lines.
  * - `PROBE_CUPTI` is the path of the libcupti that the probe loads if the process has not loaded a libcupti.
  * - `PROBE_BUFFER` is the size of a buffer in bytes.
- * - `PROBE_BUFFERS` is the maximum number of buffers; after that, the probe returns NULL. */
+ * - `PROBE_BUFFERS` is the maximum number of buffers; when CUPTI requests more buffers, the probe returns NULL. */
 #define _GNU_SOURCE
 #include "probe.h"
 

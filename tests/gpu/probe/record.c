@@ -10,8 +10,8 @@
  *   {"n":12,"flush":0,"dropped":0}
  *
  * `n` is the sequence number of a callback or buffer. In a call, `graph` is the graph from which an instantiated graph
- * is updated. `handle` is the address of the instantiated graph to which a call or callback belongs. Pointers in a
- * buffer are addresses in the process, so the recorder also writes the names to which they point. */
+ * is updated. `handle` is the address of the instantiated graph that a call or callback uses. Pointers in a buffer are
+ * addresses in the process, so the recorder also writes the names to which they point. */
 #define _GNU_SOURCE
 #include "probe.h"
 

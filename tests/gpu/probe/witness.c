@@ -1,6 +1,6 @@
 /* Probe mode that sums activity records independently of gpuflame. The probe writes the count and the time per kernel
- * symbol and per kind of copy. The kit compares these sums with gpuflame's tables of another run of the same
- * program. */
+ * symbol and per kind of copy. The kit compares these sums with the tables that gpuflame wrote in another run of the
+ * same program. */
 #include "probe.h"
 
 #include <pthread.h>

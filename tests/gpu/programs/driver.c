@@ -6,7 +6,8 @@
  * EXPECT set memset 5 main;south
  * EXPECT copy DtoH 5 main;south
  *
- * With an argument N, the program launches each kernel N times instead. The recordings of tiny programs use this. */
+ * With an argument N, the program launches each kernel N times instead. The recordings of tiny programs are made with
+   an argument. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Building blocks of the kit's CUDA programs. Two compilers can compile each program. With nvcc, it runs on a GPU, and
  * a kernel NAME_d20000 keeps one thread busy for 20,000 ns. With gcc, it is compiled as C for the simulated stack,
- * which reads this duration from the kernel's name. So the durations are known on both stacks. The launches are known
- * too, because lines
+ * which reads this duration from the kernel's name. Therefore the durations are known on both stacks. The launches are
+ * known too, because lines
  *     EXPECT kernel NAME COUNT main;function;..        (or copy HtoD, set memset)
  * in a program's source state the number of these launches, and the functions above each launch, in this order. */
 #ifndef KIT_KERNELS_H

@@ -10,7 +10,7 @@
  * EXPECT set memset 10 main;copies
  *
  * The program prints the time between CUDA events around the kernels. No tool may report more GPU time for these
- * kernels. */
+ * kernels than this time. */
 #include "kernels.h"
 
 TIMED(first_d20000)

@@ -16,8 +16,8 @@ fact "libgpuflame.so" "${KIT_GPUFLAME:-not found}"
 if [ -n "$KIT_GPUFLAME" ]; then
     fact "libgpuflame.so, bytes, checksum, date" \
         "$(wc -c <"$KIT_GPUFLAME") $(sha256sum "$KIT_GPUFLAME" | cut -c 1-16) $(date -u -r "$KIT_GPUFLAME" +%FT%TZ)"
-    # The driver prints nothing if it cannot load an injected library. So the kit checks that libgpuflame.so can be
-    # loaded.
+    # The driver prints nothing if it cannot load an injected library. Therefore the kit checks that libgpuflame.so can
+    # be loaded.
     why=$(within=20 python -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$KIT_GPUFLAME" 2>&1 | tail -n 1)
     holds "libgpuflame.so loads on this machine" "" "$why"
 fi

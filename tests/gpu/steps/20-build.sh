@@ -46,7 +46,7 @@ while read -r name linked source; do
         [ -f "${source%.cu}.c" ] && source=${source%.cu}.c # examples that are in C
         either "$name" simulated "$source" &
     fi
-    # Run at most as many compilers at the same time as there are processors.
+    # Run at most one compiler per processor at the same time.
     [ "$(jobs -rp | wc -l)" -lt "$(nproc)" ] || wait -n
 done < <(cuda_programs)
 wait

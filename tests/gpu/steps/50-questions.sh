@@ -1,7 +1,7 @@
 # Answers fifteen questions about the real CUDA stack, each by a program
 # LIMIT 90
 #
-# The simulated stack was written with certain answers to these questions. If the answers of real hardware differ, the
+# The simulated stack was written with assumed answers to these questions. If the answers of real hardware differ, the
 # simulated stack must be corrected.
 
 need probe.so
@@ -19,8 +19,8 @@ if [ -x "$bin/loop" ]; then
 fi
 # Question 4: which exit handlers run first, the driver's or the probe's?
 [ -x "$bin/tiny" ] && under_probe exit "$KIT_STEP/exit" "$bin/tiny" exit
-# Question 8: a child that is forked after cuInit. The simulated stack aborts a child that makes a CUPTI call; the probe
-# makes none.
+# Question 8: a child that is forked after cuInit. If a child makes a CUPTI call, the simulated stack aborts it; the
+# probe makes no such call.
 if [ -x "$bin/forks" ]; then
     plainly "$KIT_STEP/fork_plain" "$bin/forks"
     under_probe fork "$KIT_STEP/fork" "$bin/forks"

@@ -1,8 +1,8 @@
 # Measures the time that each part of CUPTI, and gpuflame, adds to a launch
 # LIMIT 140
 #
-# Each round measures all levels, so that a change of the machine's speed affects all of them. The step makes as many rounds as
-# its time allows.
+# Each round measures all levels, so that a change of the machine's speed affects all of them in the same way. The step
+# makes as many rounds as its time allows.
 
 need loop
 need probe.so

@@ -3,7 +3,7 @@
 #
 # Each program runs once under gpuflame and once under its witness, a second profiler: torch.profiler for PyTorch, and
 # the probe for all programs. gpuflame and the witness never run in the same run, because older CUPTI versions allow one
-# subscriber. Counts must be equal; if a library tunes itself at run time, the report shows the differences. Each
+# subscriber. Counts must be equal; if a library tunes itself at run time, the report only shows the differences. Each
 # program runs once more with every stack captured twice, to compare two unwinders.
 
 need_gpuflame
@@ -11,8 +11,8 @@ need_gpuflame
 within=70
 tell() { python "$KIT_HERE/check.py" "$@" >>"$facts"; }
 export TORCHINDUCTOR_CACHE_DIR=$KIT_STEP/inductor TRITON_CACHE_DIR=$KIT_STEP/triton
-# Other programs may use the same small GPU, so JAX must not allocate its memory in advance. No library may search for missing
-# files on the network.
+# Programs other than JAX may use the same small GPU, so JAX must not allocate its memory in advance. No library may
+# search for missing files on the network.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false HF_HUB_OFFLINE=1
 iterations=$(quick 20 3)
 

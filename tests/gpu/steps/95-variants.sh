@@ -16,7 +16,8 @@ runs "the variants run" $rc "$KIT_STEP/time"
 cp "$KIT_STEP/time/stdout" "$kept/times.jsonl"
 fact "nanoseconds per step, without a profiler" "$(cat "$KIT_STEP/time/stdout")"
 
-# Recordings of few steps are small enough to keep. Tests predict the other variants from the recording of `eager`.
+# A recording is small enough to keep if it contains only a few steps. Tests predict the other variants from the
+# recording of `eager`.
 [ -n "$KIT_GPUFLAME" ] || skip "libgpuflame.so: the recordings of the variants"
 export GPUFLAME_FORMATS=gfr GPUFLAME_DEPS=1
 for size in small large; do
