@@ -1,6 +1,6 @@
 /* evaluates [WORD] LIBRARY: launches from functions of a fake interpreter library, which is built from interpreter.c.
- * With WORD, a second thread makes the second launch. All words of this thread's interpreter state have the value WORD
- * (a number), or the address of the state itself (WORD is "own"). */
+ * With WORD, the second launch is made by another thread. All words of this thread's interpreter state have the value
+ * WORD (a number), or the address of the state itself (WORD is "own"). */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Starts threads that run fibers (ucontext) on stacks of many sizes. Stacks are unmapped and mapped again, so they
- * reuse earlier addresses and are next to other stacks. Four threads run at the same time, and this is done THREADS
- * times. Each thread runs FIBERS fibers, ROUNDS times. */
+ * reuse earlier addresses and are next to other stacks. Four threads run at the same time; after they end, four new
+ * threads run, THREADS times in total. Each thread runs FIBERS fibers, ROUNDS times. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,5 +1,5 @@
 /* Launches 100 kernels and creates a child that launches 10 kernels and ends. The program prints how the child ended,
- * launches 100 more, and exits with code 7.
+ * launches 100 more kernels, and exits with code 7.
  *
  *     forked WAY END
  *

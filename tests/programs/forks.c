@@ -3,8 +3,8 @@
  *     forks HOW CHILDREN [LAUNCHES]
  *
  * HOW is `fork`, `_Fork` (no fork handlers run) or `clone` (the system call, which bypasses even the C library). Each
- * child opens and closes its own ranges. With LAUNCHES, the child launches that many times in these ranges and exits
- * normally. A child that is not done within ten seconds is killed by its alarm; the program prints the number of such
+ * child opens and closes its own ranges. With LAUNCHES, the child makes this number of launches in these ranges and
+ * exits normally. If a child is not done within ten seconds, its alarm kills it; the program prints the number of such
  * children. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"

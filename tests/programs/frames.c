@@ -25,7 +25,7 @@ void launch_once(void)
     atomic_fetch_add(&launched, 1);
 }
 
-/* Launches until `stop` is called. Without this call, the thread launches until the program ends. */
+/* Launches kernels until `stop` is called. If `stop` is not called, the thread launches until the program ends. */
 void launch_on(void)
 {
     while (!atomic_load(&is_over)) {
@@ -39,7 +39,7 @@ void stop(void)
     atomic_store(&is_over, 1);
 }
 
-/* Waits until there were `more` further launches; returns 0 if this takes longer than a minute. */
+/* Waits until `more` launches have been made since the call; returns 0 if this takes longer than a minute. */
 int wait_for_launches(int more)
 {
     int until = atomic_load(&launched) + more;
@@ -61,7 +61,7 @@ int launched_in_a_second(void)
     return atomic_load(&launched) - before;
 }
 
-/* Makes the kernel refuse a system call from this thread and from the threads that it starts, as in a container. */
+/* Makes Linux refuse a system call from this thread and from the threads that it starts, as in a container. */
 static int refuse(unsigned call)
 {
     struct sock_filter filter[] = {

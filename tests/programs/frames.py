@@ -131,7 +131,7 @@ def methods():
 
 
 def inits():
-    # The loop runs often enough that Python versions that specialise bytecode specialise this function.
+    # The loop runs so often that a Python version which specialises bytecode specialises this function.
     for _ in range(20):
         Block(True)
     Derived()
@@ -498,7 +498,7 @@ def deep():
 
 
 def reused():
-    # The code objects of most of these functions are at addresses of earlier code objects that no longer exist.
+    # The code objects of most of these functions are at addresses at which other code objects were before.
     for number in range(300):
         name = "f%d" % (number % 7)
         made = {"launch": launch}

@@ -1,13 +1,13 @@
 /* Launches from machine code that the program generates. The function `outer_jit` has a frame pointer; `inner jit` has
- * only an epilogue. Neither function has unwind information. The program writes the functions' names in the formats of
- * `perf`, or in ways that gpuflame must not trust.
+ * only an epilogue. Neither function has unwind information. The program writes the names of the two functions in the
+ * formats of `perf`, or in ways that gpuflame must not trust.
  *
  *     generated HOW
  *
- * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs`, `garbage` or `kept`. `theirs` needs root, and
- * ends with code 75 without it. `kept` writes a map file, and the process lives until it is killed. When a file `more`
- * appears, the program removes this file, writes another function's name for the address of `outer_jit` into the map
- * file, and launches again. */
+ * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs`, `garbage` or `kept`. `theirs` needs root rights,
+ * and ends with code 75 if the user is not root. `kept` writes a map file, and the process lives until it is killed.
+ * When a file `more` appears, the program removes this file, writes another function's name for the address of
+ * `outer_jit` into the map file, and launches again. */
 #define _DEFAULT_SOURCE
 #include "cuda_mini.h"
 
@@ -118,7 +118,7 @@ int main(int count, char **arguments)
     /* This exit handler is registered before CUDA's handlers, so it runs after gpuflame has written its files. */
     atexit(tidy);
     snprintf(map, sizeof map, "/tmp/perf-%d.map", (int)getpid());
-    /* A killed process with the same pid may have left its map file. */
+    /* A process that was killed and had the same pid may have left its map file. */
     unlink(map);
     generate();
     if (!strcmp(how, "map") || !strcmp(how, "kept")) {

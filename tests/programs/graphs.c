@@ -302,7 +302,7 @@ FRAME void churn(int n)
 }
 
 #ifdef LINKED
-/* Creates a graph outside the window and launches it inside; creates another graph inside the window and launches it
+/* Creates one graph outside the window and launches it inside; creates another graph inside the window and launches it
  * outside. */
 FRAME void windowed(int n)
 {

@@ -75,8 +75,8 @@ int main(int argc, char **argv)
         if (dlerror())
             return 4;
     } else if (is_early) {
-        /* By now gpuflame is loaded. The header looks for gpuflame at most every 10 ms, so it finds gpuflame 10 ms
-         * after the last failed look-up. After that, gpuflame counts steps. */
+        /* At this point gpuflame is loaded. The header looks for gpuflame at most every 10 ms, so it finds gpuflame 10
+         * ms after the last failed look-up. When the header has found gpuflame, gpuflame counts steps. */
         usleep(20000);
         expect(gpuflame_step(), GPUFLAME_OK, "a step 20 ms after CUDA has started");
         expect(gpuflame_stats(&stats), GPUFLAME_OK, "stats");

@@ -1,7 +1,7 @@
-/* A preloaded memory allocator, which blocks threads as if a signal had stopped one of them inside the allocator. After
- * hold_the_heap(), the allocator blocks every thread of gpuflame. After hold_the_heap_for_good(), it blocks every
- * thread except the caller. Between the two calls the simulated CUDA stack can still allocate, because its worker
- * thread allocates while it holds locks that a launch needs. */
+/* A memory allocator to preload, which blocks threads as if a signal had stopped one of them inside the allocator.
+ * After hold_the_heap(), the allocator blocks every thread of gpuflame. After hold_the_heap_for_good(), the allocator
+ * blocks every thread except the caller. Between the two calls the simulated CUDA stack can still allocate, because its
+ * worker thread allocates while it holds locks that a launch needs. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <string.h>

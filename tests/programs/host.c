@@ -1,5 +1,5 @@
 /* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. For each way of
- * waiting, the program prints the nanoseconds that it measured itself. */
+ * waiting, the program prints the nanoseconds that it waited by its own measurement. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -7,8 +7,8 @@
  *   with code 7.
  * - `nothing`: this thread does not exist, and the process ends when main has ended.
  *
- * The program starts the thread as soon as gpuflame or CUPTI creates a thread. If neither creates one, the program
- * starts the thread after the first CUDA call. */
+ * The program starts this thread as soon as gpuflame or CUPTI creates a thread. If neither gpuflame nor CUPTI creates a
+ * thread, the program starts this thread after the first CUDA call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -7,7 +7,7 @@
  * - `--leak BYTES`: leaks this much memory at every launch, to check that a test for leaks detects the leak.
  * - `--contexts BITS`: launches once from each of 2^BITS different stacks.
  * - `--flush EVERY`: after every EVERY launches, each thread waits until gpuflame has read all records. With this
- *   option, gpuflame can keep up with the launches, however little CPU time it gets. */
+ * option, gpuflame can process all launches in time, however little CPU time it gets. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -28,7 +28,7 @@ KERNEL(norm_d1, "norm_d1", (float *x), &x)
 
 static unsigned long launches = 10000, threads = 8, leak, context_bits, flush_every, watch;
 
-/* gpuflame_flush() of the injected library; NULL if no library is injected. */
+/* The function gpuflame_flush() of the injected library; NULL if no library is injected. */
 static int (*flush)(void);
 
 static void find_flush(void)
@@ -122,8 +122,8 @@ OWN_FRAME static void *worker(void *nothing)
     return NULL;
 }
 
-/* Two functions that call each other in the order of the bits of `path`. With `depth` bits, they make 2^depth different
- * stacks. */
+/* Two functions that call each other in the order of the bits of `path`. With `depth` bits, these functions make
+ * 2^depth different stacks. */
 OWN_FRAME static void left(unsigned long path, unsigned depth);
 OWN_FRAME static void right(unsigned long path, unsigned depth);
 
@@ -150,7 +150,7 @@ OWN_FRAME static void right(unsigned long path, unsigned depth)
     KEEP_FRAME();
 }
 
-/* Prints the memory use of the process in kB, as the kernel reports it. */
+/* Prints the memory use of the process in kB, as Linux reports it. */
 static void print_memory(void)
 {
     char line[256];

@@ -2,8 +2,8 @@
  *
  *     odd HOW [LAUNCHES]
  *
- * HOW is `plain`, or a function of the table below. The program launches LAUNCHES kernels (default 100); every tenth
- * kernel is followed by a fill. The program continues after a failed launch. */
+ * HOW is `plain`, or the name of a function in the table below. The program launches LAUNCHES kernels (default 100);
+ * every tenth kernel is followed by a fill. The program continues after a launch that fails. */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>
@@ -58,7 +58,7 @@ static int no_cuda(void)
     return CODE;
 }
 
-/* A thread that launches without end while another thread ends the process. */
+/* A thread that launches kernels without end while another thread ends the process. */
 static void *launch_for_ever(void *nothing)
 {
     for (;;) {

@@ -1,12 +1,12 @@
-/* Launches through functions that are generated at run time and store a number in rbp, and on a stack whose upper pages
- * another thread protects and unprotects.
+/* Launches through functions that are generated at run time and store a number in rbp, and launches on a stack whose
+ * upper pages another thread protects and unprotects.
  *
  *     odd_frames HOW
  *
  * HOW:
  * - `number`: a function saves rbp and stores a number in it.
  * - `thunk`: a function leaves rbp unchanged, and its caller has stored a number in rbp.
- * - `replaced`: functions with other frames replace functions at their addresses.
+ * - `replaced`: functions with other frames replace the functions at the same addresses.
  * - `pages`: another thread protects pages of an unused stack that looks like a stack from which the program launched
  *   before.
  *
@@ -37,7 +37,7 @@ OWN_FRAME static void leaf(void)
     KEEP_FRAME();
 }
 
-/* Writes a function that calls its argument into a slot. In each slot, the call's return address has the same
+/* Writes a function that calls its argument into a slot. In each slot, the return address of the call has the same
  * offset. */
 static void write_code(int slot, const void *before, size_t length, const void *after, size_t rest)
 {
@@ -135,7 +135,7 @@ static void *protects(void *nothing)
 
 OWN_FRAME static void leaf_or_copy(void)
 {
-    /* Copy the stack during the first call, because its frames above this call are the same as in all later calls. */
+    /* Copy the stack during the first call, because the frames above this call are the same in all later calls. */
     if (is_copied == 1)
         memcpy(stacks + STACK, stacks, STACK);
     leaf();

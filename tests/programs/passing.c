@@ -1,5 +1,5 @@
 /* A program with a CUPTI client in a plugin. The client starts, records some work and stops, and the program continues.
- * After that, nothing may call the client.
+ * After the client has stopped, nothing may call the client.
  *
  *     passing HOW CLIENT [CLIENT2]
  *
@@ -10,9 +10,9 @@
  * - `next`: as `unloaded`. 2.5 s later a second client enables fills before it registers its functions, while another
  *   thread launches; this client records 5 fills.
  *
- * The program launches 50 kernels before the first client starts. After the last client, it launches, fills and copies
- * for 2.5 s, and then launches 70 kernels. The program prints the number of records of each client, and its exit status
- * is 7. */
+ * The program launches 50 kernels before the first client starts. After the last client has stopped, the program
+ * launches, fills and copies for 2.5 s, and then launches 70 kernels. The program prints the number of records of each
+ * client, and its exit status is 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,5 +1,5 @@
 /* A plugin that is a CUPTI client, for `passing.c` and `chaos.c`. The client's state is in a separate memory mapping,
- * which `client_goes` unmaps. So any later call to the client faults, even if the plugin is still loaded. */
+ * which `client_goes` unmaps. Therefore any later call to the client faults, even if the plugin is still loaded. */
 #include "cupti.h"
 
 #include <stdint.h>

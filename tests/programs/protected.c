@@ -1,6 +1,6 @@
 /* A program that is linked with CUPTI and stores the address of a CUPTI function in a page that is unreadable while
- * CUDA starts. The program prints whether the stored address still equals the address that the linker finds. The
- * program's exit status is 7. */
+ * CUDA starts. The program prints whether the stored address still equals the address that the dynamic linker finds.
+ * The program's exit status is 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -74,8 +74,8 @@ OWN_FRAME static void pushed(int tracked)
     LAUNCH_AT("main;pushed");
 }
 
-/* Pushes ranges in several NVTX domains. A pop closes the last range of its own domain, whatever ranges other domains
- * have pushed since. */
+/* Pushes ranges in several NVTX domains. A pop closes the range that was opened last in the pop's own domain, whatever
+ * ranges other domains have pushed since. */
 OWN_FRAME static void in_domains(nvtxDomainHandle_t net, nvtxStringHandle_t reduce)
 {
     nvtxEventAttributes_t text = nvtx_text("gather; all"), known = nvtx_registered(reduce);
@@ -120,8 +120,8 @@ OWN_FRAME static void started(nvtxDomainHandle_t net)
     LAUNCH_AT("main;started");
 }
 
-/* This function runs on another thread. The function ends a range that the main thread started, and opens ranges of its
- * own. */
+/* This function runs on another thread. The function ends a range that the main thread started, and opens ranges on its
+ * own thread. */
 static void *end_it(void *id)
 {
     nvtxRangePushA("other thread");

@@ -1,6 +1,6 @@
 /* A rank of a distributed job: each of COUNT steps launches a compute kernel and an all-reduce kernel. If RANK is 1,
- * the all-reduce takes 1 us, because this rank arrives last. In other ranks it takes 90 us, most of which is waiting.
- * If RANK is not set, the program starts itself as ranks 0 and 1.
+ * the all-reduce takes 1 us, because this rank arrives last. If RANK is not 1, the all-reduce takes 90 us, most of
+ * which is waiting. If RANK is not set, the program starts itself as ranks 0 and 1.
  *
  *     ranks COUNT [unmarked]
  *
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
         }
     }
     if (rank) {
-        /* gpuflame starts at the first CUDA call, and does not record earlier steps. */
+        /* gpuflame starts at the first CUDA call, and does not record steps before this call. */
         cudaDeviceSynchronize();
         usleep(300000);
     }

@@ -1,5 +1,5 @@
 /* Launches from code that was generated at run time without a frame pointer. Only libgcc knows the code's unwind
- * information (`__register_frame`). So gpuflame's stack ends at this code, and libgcc's stack does not.
+ * information (`__register_frame`). Therefore gpuflame's stack ends at this code, and libgcc's stack does not.
  *
  *     registered KNOWN     1: launches through that code; 0: does not */
 #define _GNU_SOURCE

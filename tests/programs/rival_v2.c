@@ -3,15 +3,15 @@
  *
  *     rival_v2 first|second|v1|v1-first
  *
- * - `first`: the client starts before the driver is initialised, and so before an injected library.
+ * - `first`: the client starts before the driver is initialised, and therefore before an injected library starts.
  * - `second`: the client starts after 50 launches.
- * - `v1`: a client of CUPTI's old interface starts after 50 launches, and tries everything it can.
+ * - `v1`: after 50 launches, a client of CUPTI's old interface starts, and tries all calls that it can make.
  * - `v1-first`: a client of the old interface enables activity records before the driver is initialised, and does not
  *   subscribe.
  *
  * The program prints the client's data: the number of API calls, the number of records and their total nanoseconds, and
  * the number of dropped records. The program also prints the number of API calls whose EXIT callback had the word that
- * the client stored at ENTER. For v1 it prints the result of each call. */
+ * the client stored at ENTER. For `v1`, the program prints the result of each call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

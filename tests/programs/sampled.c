@@ -1,4 +1,4 @@
-/* A program whose threads launch, and spend a known CPU time in functions with known names:
+/* A program whose threads launch kernels, and spend a known CPU time in functions with known names:
  *
  *     sampled shares | threads | ends | closes | forks | calls | late | sleeps | locks | faults | reads | refused | takes
  *             | takes_all | fixed [refused]
@@ -14,7 +14,7 @@
  * - `locks`: the function `wants_the_lock` waits for a lock that another thread holds for 20 ms.
  * - `faults`: the function `touches` accesses memory for the first time.
  * - `reads`: the function `reads_a_pipe` reads from a pipe that another thread writes to after 20 ms.
- * - `refused`: the kernel refuses perf_event_open; the second word `refused` has the same effect.
+ * - `refused`: Linux refuses perf_event_open; the second word `refused` has the same effect.
  * - `takes`: sets an action for the last real-time signal while gpuflame samples the program; prints how often the
  *   signal arrives after that.
  * - `takes_all`: sets an action for every real-time signal before gpuflame samples the program.
@@ -68,8 +68,8 @@ static unsigned long taken(void)
                 ;                                                                                                      \
     } while (0)
 
-/* Returns a random factor from 1/2 to 3/2, in thousandths. Work with the same period as the samples would be sampled
- * too often, or never. */
+/* Returns a random factor from 1/2 to 3/2, in thousandths. If work had the same period as the samples, it would be
+ * sampled too often, or never. */
 static unsigned long uneven(void)
 {
     static unsigned long state = 1;
@@ -244,7 +244,7 @@ static int fixed(void)
     return 0;
 }
 
-/* Makes the kernel refuse perf_event_open, as in a container. */
+/* Makes Linux refuse perf_event_open, as in a container. */
 static int refuse(void)
 {
     struct sock_filter filter[] = {
@@ -278,7 +278,7 @@ static int takes(void)
     return 0;
 }
 
-/* Makes calls that a signal would interrupt, and checks that errno changes only inside calls. */
+/* Makes calls that a signal would interrupt, and checks that errno changes only during these calls. */
 static int calls(void)
 {
     int ends[2], number = 0, interrupted = 0, changed = 0, i;
@@ -306,7 +306,7 @@ OWN_FRAME static void waits(const char *what)
     pthread_t other;
     if (pipe(ends) || pthread_create(&other, NULL, holder, NULL))
         abort();
-    /* Wait until gpuflame samples this thread, which has launched. */
+    /* Wait until gpuflame samples this thread, because it samples a thread only after a launch. */
     launch();
     SPIN(100 * MS);
     for (i = 0; i < 50; i++) {

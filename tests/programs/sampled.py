@@ -17,7 +17,7 @@ import time
 import zlib
 
 what, seconds, library = sys.argv[1], float(sys.argv[2]), sys.argv[3]
-# With `held`, launch calls keep the GIL, so the other thread runs only while the launching thread waits for the GIL.
+# With `held`, launch calls keep the GIL, so the second thread runs only while the launching thread waits for the GIL.
 launch = (ctypes.PyDLL if what == "held" else ctypes.CDLL)(library).launch_once
 spin = ctypes.CDLL(library).spin
 # Calls of `spin` through this object keep the GIL.
@@ -159,8 +159,8 @@ def run(end):
         if what == "loader":
             timed(load, batches)
         elif what == "comprehensions":
-            # Each call takes some milliseconds. gpuflame reads frames up to 0.15 ms after a sample, when a shorter call
-            # may have returned.
+            # Each call takes some milliseconds, because gpuflame reads frames up to 0.15 ms after a sample, when a
+            # shorter call may have returned.
             timed(squares, 60000), timed(evens, 200000), timed(table, 45000)
         elif what == "extension":
             timed(digest, block), timed(spins_in_c), timed(adds)

@@ -1,11 +1,11 @@
-/* A program in a sandbox. After its first launch, a filter allows only the system calls that docs/inside-the-process.md
- * names. Any other call ends the process: with code 99 and a line with the call's number, or by SIGSYS on a thread that
- * blocks all signals.
+/* A program in a sandbox. After the program's first launch, a filter allows only the system calls that
+ * docs/inside-the-process.md names. Any other system call ends the process: with code 99 and a line with the call's
+ * number, or by SIGSYS on a thread that blocks all signals.
  *
  *     sandboxed NAME...     the allowed calls, by name; without names no filter is set, and seccomp is only queried
  *
- * The program launches from stacks of its main thread, of two more threads and of a stack made by hand. Then it waits,
- * and ends with code 7 or by the signal whose number is in ENDS_BY. */
+ * The program launches from stacks of its main thread and of two more threads, and from a stack made by hand. After
+ * these launches, the program waits, and ends with code 7 or by the signal whose number is in ENDS_BY. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -2,10 +2,10 @@
  *
  *     starved KIB [STACKS] [SHRINKS]
  *
- * The program launches 20,000 times and waits for 0.9 s. Then the program limits its address space to KIB more than the
- * present size. Then the program launches from STACKS different stacks, under ranges of many names, sets marks and
- * queries the progress. At the same time it lowers the limit SHRINKS times, at last to the present size. The program
- * itself allocates no memory. The program prints the number of failed waits. */
+ * The program launches 20,000 times and waits for 0.9 s. After that, the program limits its address space to KIB more
+ * than the present size. Under this limit, the program launches from STACKS different stacks, under ranges of many
+ * names, sets marks and queries the progress. At the same time, the program lowers the limit SHRINKS times, at last to
+ * the present size. The program itself allocates no memory. The program prints how many of its waits failed. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -55,7 +55,7 @@ static size_t address_space_kib(void)
     return kib;
 }
 
-/* Functions of gpuflame; NULL if gpuflame is not loaded. */
+/* Functions of gpuflame that the program calls; NULL if gpuflame is not loaded. */
 static int (*range_push)(const char *), (*range_pop)(void), (*mark)(const char *), (*flushed)(void), (*statistics)(void *);
 
 static void find(void)
@@ -72,8 +72,8 @@ static void find(void)
 }
 
 /* Makes gpuflame's own thread call CUPTI for the first time while memory is available. The simulation allocates 1,592
- * bytes for each thread that calls it, and aborts if this fails. Without this flush, on a busy machine, gpuflame's
- * thread might first call CUPTI after the pause. */
+ * bytes for each thread that calls it, and aborts if this allocation fails. Without this flush, on a busy machine,
+ * gpuflame's thread might first call CUPTI after the pause. */
 static void flush(void)
 {
     if (flushed)
@@ -115,8 +115,8 @@ int main(int count, char **words)
     struct timespec pause = {0, 900000000}, breath = {0, 1000000};
     size_t had;
     char line[64];
-    /* After these launches the simulation's own lists have their final size. If the lists had to grow later, the
-     * simulation would abort. */
+    /* When these launches are done, the simulation's own lists have their final size. If the lists had to grow later,
+     * the simulation would abort. */
     for (i = 0; i < 20000; i++)
         left(i % 100, 7);
     cudaDeviceSynchronize();

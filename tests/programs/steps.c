@@ -8,7 +8,7 @@
  * - `calls`: each step begins with gpuflame_step().
  * - `ranges`: each step begins with a range called `batch N`.
  * - `early`: as `calls`, but the first step begins before the first CUDA call, and `prepare` does not run.
- * - `gaps`: as `calls`, but every third step launches nothing.
+ * - `gaps`: as `calls`, but in every third step the program launches nothing.
  * - `none`: the steps are not marked.
  * - `abort`: the process waits for a file `go` and ends without exit handlers. */
 #ifndef LINKED

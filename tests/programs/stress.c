@@ -4,9 +4,9 @@
  *
  *     stress SECONDS PLUGIN...
  *
- * After SECONDS the program continues until each action was done more than 20 times, however slow the machine is. Each
- * way to launch has its own kernel. At the end the program prints the number of launches of each kernel, and how often
- * it did every other action. */
+ * After SECONDS, the program continues until it has done each action more than 20 times, however slow the machine is.
+ * Each way to launch has its own kernel. At the end the program prints the number of launches of each kernel, and how
+ * often it did each of the other actions. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"

@@ -17,8 +17,8 @@ except ImportError:
     import _xxsubinterpreters as interpreters
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-# Each interpreter numbers its own kernels. Each interpreter starts at another number, so that these numbers do not
-# overlap.
+# Each interpreter numbers its own kernels. Each interpreter starts at a different number, so that the numbers of two
+# interpreters do not overlap.
 CODE = """
 import sys
 sys.dont_write_bytecode = True

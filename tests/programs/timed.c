@@ -1,7 +1,7 @@
-/* timed MODE: launches kernels for windows that the program does not open itself. MODE is:
+/* timed MODE: launches kernels for windows that are opened not by the program but by settings. MODE is:
  *
  * - `steps N`, `ranges N`: step I has I launches.
- * - `profiler`: 5 launches, 7 launches between cudaProfilerStart and cudaProfilerStop, and 11 launches after that.
+ * - `profiler`: 5 launches, then 7 launches between cudaProfilerStart and cudaProfilerStop, and then 11 launches.
  * - `handled`: 3 launches, a signal for which the program has a handler, and 3 launches; the program ends with code 4
  *   if the handler is not called.
  * - `graphs N`: the program first captures a graph of 3 kernels, and launches it once in each of N steps.

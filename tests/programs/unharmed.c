@@ -9,7 +9,8 @@
  * - `captured`: redirects its stderr to a temporary file, and restores it at the end.
  * - `log`: redirects its stderr to a log file during the run.
  * - `unfinished`: writes half a line to its stderr.
- * - `refused`: after its first launches, a filter refuses the named system calls (poll, ppoll, ioctl).
+ * - `refused`: after its first launches, the program installs a filter that refuses the named system calls (poll,
+ *   ppoll, ioctl).
  * - `closed`: starts with descriptors 0, 1 and 2 closed, and opens files under these numbers later.
  * - `full`: its stderr is a full pipe that no process reads.
  * - `nonblocking`: its stderr is a small non-blocking pipe, nearly full, with a slow reader.
@@ -138,7 +139,7 @@ static void closed(void)
     int i, tries, file;
     work(1000);
     /* Wait until descriptors 0 to 2 are free: another thread may have opened a file under one of these numbers to read
-     * it. */
+     * the file. */
     for (i = 0; i < 3; i++)
         for (tries = 0; fcntl(i, F_GETFD) != -1; tries++, usleep(1000))
             if (tries == 60000)

@@ -5,7 +5,8 @@
  *
  *     unloads ROUNDS RUNTIME CUPTI
  *
- * Prints the number of rounds after which the runtime was unloaded, and the same number for CUPTI. */
+ * Prints two numbers: the number of rounds after which the runtime was unloaded, and the number of rounds after which
+   CUPTI was unloaded. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -19,8 +20,8 @@
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
 static const char *runtime, *cupti;
-/* Lock that a thread holds while it has a library open. So the other thread has no library open while the end of a
- * round checks that the libraries are unloaded. */
+/* A thread holds this lock while it has a library open. Therefore the second thread has no library open when the end of
+ * a round checks that the libraries are unloaded. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static volatile int is_over;
 

@@ -1,5 +1,6 @@
-//! Checks the pages in `docs/` and the README. Links must have targets. The tests run the blocks that this machine can
-//! run, and compare the output. All other blocks must be valid in the language that their fence names.
+//! Checks the pages in `docs/` and the README. The targets of links must exist. The tests run those code blocks that
+//! this machine can run, and compare the output. All code blocks that are not run must be valid in the language that
+//! their fence names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -177,7 +178,7 @@ fn runnable_blocks_in_pages_print_the_documented_output() {
     assert!(ran >= 5, "{ran}");
 }
 
-/// Returns the commands in a page: the lines of its shell blocks, and the code in its tables.
+/// Returns the commands in a page: the lines of its shell blocks, and the commands in its tables.
 fn commands(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let in_blocks = blocks(page).into_iter().filter(|block| block.kind == "sh").flat_map(|block| {
@@ -227,7 +228,8 @@ fn commands_of_the_skill_work() {
     }
     for question in questions {
         let output = run(question);
-        // These commands may fail, because this machine has no GPU and the recording has no communication between GPUs.
+        // The commands listed here may fail, because this machine has no GPU and the recording has no communication
+        // between GPUs.
         let may_fail = ["gpuflame doctor", "--by comm"].iter().any(|part| question.contains(part));
         let why = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() || may_fail && output.status.code() == Some(1), "{question}: {why}");
@@ -275,7 +277,7 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
     let folder = scratch("blocks");
     let include = root().join("include");
     for block in pages().iter().flat_map(|page| blocks(page)) {
-        // A C block without includes is only a part of a program. So the test puts the block into a function.
+        // A C block without includes is only a part of a program. Therefore the test puts the block into a function.
         let is_piece = !block.text.contains("#include");
         let inside = |head: &str| match is_piece {
             true => format!(

@@ -1,13 +1,13 @@
 //! Tests the examples. The test builds each example with the commands in its first lines. The results of each example
-//! must equal the truth file of the simulated CUDA stack.
+//! must equal the results in the truth file of the simulated CUDA stack.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::{Run, Way, compile, root, scratch, skip};
 
-/// Returns flags that include the headers of the simulated CUDA stack in place of CUDA's. The headers are system
-/// headers to the compiler, so they cause no warnings.
+/// Returns compiler flags that include the headers of the simulated CUDA stack in place of CUDA's. The headers are
+/// system headers to the compiler, so they cause no warnings.
 fn as_system() -> [String; 2] {
     ["-isystem".to_owned(), root().join("tests/gpusim/include").display().to_string()]
 }
@@ -38,7 +38,8 @@ fn the_decode_loop_is_exact_with_and_without_frame_pointers() {
 }
 
 /// Asserts that only the launches in the program's recording window are recorded. If gpuflame is linked, it does not
-/// see the launches before the window. If gpuflame is injected, it sees these launches and leaves them out.
+/// see the launches before the window. If gpuflame is injected, it sees the launches before the window and leaves them
+/// out.
 fn assert_only_the_middle_is_recorded(program: &Path) {
     for (way, before) in [(Way::None, 0), (Way::Injected, 100), (Way::Preloaded, 100)] {
         let done = Run::new(program, way).env("GPUFLAME_ENABLED", "0").ok();

@@ -1,5 +1,5 @@
-//! Tests recording windows that a flag file opens in workers (with `chakra_trace.manager`), without PyTorch. The GPU
-//! work of the programs was counted by hand.
+//! Tests recording windows that a flag file opens in worker processes (with `chakra_trace.manager`), without PyTorch.
+//! The GPU work of the programs was counted by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,8 +59,8 @@ fn steps(numbers: std::ops::Range<u64>) -> Vec<(u64, usize)> {
     numbers.map(|step| (1000 + step, 10)).collect()
 }
 
-/// The flag file exists during one call of the driver process, or is created anew between two calls. A worker is killed
-/// while the last window is open.
+/// The flag file exists during one call of the driver process, or is created again between two calls. A worker is
+/// killed while the last window is open.
 #[test]
 fn workers_record_exactly_the_calls_during_which_the_flag_file_exists() {
     let Some(python) = shared() else { return };
@@ -91,8 +91,8 @@ fn a_driver_makes_two_workers_record_with_a_flag_file() {
     assert_eq!(timelines(&folder), [(30, 30); 4]);
 }
 
-/// Runs `tests/python/manager.py`, whose four windows have 3, 4, 5 and 6 fills. Returns the folder with its files, and
-/// the lines on stderr.
+/// Runs `tests/python/manager.py`, whose four windows have 3, 4, 5 and 6 fills. Returns the folder that contains the
+/// program's files, and the lines that it printed to stderr.
 fn manager(python: &Path, args: &[&str], auto_convert: &str) -> (PathBuf, Vec<String>) {
     let folder = scratch("manager");
     let run = script(python, Way::None, "tests/python/manager.py").arg(&folder).args(args.iter().copied());
@@ -193,8 +193,8 @@ fn without_cuda_the_timeline_has_operators_alone_and_one_line_reports_it() {
     assert_eq!(files(&done.folder, "pytorch_et_pid").len(), 1);
 }
 
-/// The defaults are those of the chakra_trace library. Only the default folder is different, because that library uses
-/// its author's home folder.
+/// The defaults are those of the chakra_trace library. Only the default folder is different from that library's,
+/// because that library uses its author's home folder.
 #[test]
 fn variables_that_are_not_set_have_the_defaults_of_the_library() {
     let Some(python) = shared() else { return };

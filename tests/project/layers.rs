@@ -6,14 +6,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages that only the command uses. These packages must not be in `libgpuflame.so`.
+/// Packages that only the command uses. The packages that only the command uses must not be in `libgpuflame.so`.
 const COMMAND_ONLY: [&str; 3] = ["gpuflame-traces", "gpuflame-offline", "gpuflame-cli"];
 
 #[test]
 fn the_shared_library_depends_on_nothing_of_the_command() {
     let tree = packages_below("gpuflame-capi", "normal");
     assert!(tree.contains("gpuflame-recorder"), "{tree:?}");
-    // `gpuflame mcp` uses the packages rmcp and tokio. These packages must not be in the library either.
+    // The command `gpuflame mcp` uses the packages rmcp and tokio. The packages rmcp and tokio must not be in the
+    // library either.
     for package in COMMAND_ONLY.iter().chain(&["rmcp", "tokio"]) {
         assert!(!tree.contains(*package), "gpuflame-capi depends on {package}");
     }
@@ -28,7 +29,8 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     for package in COMMAND_ONLY.iter().chain(&heavy) {
         assert!(!tree.contains(*package), "the package of the demo depends on {package}");
     }
-    // `cargo run --example demo` builds every feature that any package of the workspace, or one of its tests, enables.
+    // `cargo run --example demo` builds every feature that is enabled by any package of the workspace, or by a test of
+    // such a package.
     for package in metadata()["packages"].as_array().unwrap() {
         for other in package["dependencies"].as_array().unwrap() {
             let is_bare = other["name"] != "gpuflame" || other["features"].as_array().unwrap().is_empty();
@@ -44,7 +46,7 @@ fn packages_that_explain_files_need_no_unix() {
     for name in ["model", "explain", "export", "traces", "offline"].map(|name| format!("gpuflame-{name}")) {
         let mut packages = metadata["packages"].as_array().unwrap().iter();
         let package = packages.find(|package| package["name"] == *name).unwrap();
-        // Dependencies that only tests have are of the kind `dev`.
+        // If only tests need a dependency, the dependency is of the kind `dev`.
         let product =
             package["dependencies"].as_array().unwrap().iter().filter(|other| other["kind"].is_null());
         for other in product {
@@ -65,7 +67,7 @@ fn metadata() -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Returns the names of all packages that `package` depends on, directly or indirectly.
+/// Returns the names of all packages on which `package` depends, directly or indirectly.
 fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["tree", "--offline", "--locked", "--prefix", "none", "-e", edges, "-p", package]);
@@ -75,7 +77,7 @@ fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
 }
 
-/// Imports in the `#[cfg(test)]` modules of source files count as well.
+/// Imports in the `#[cfg(test)]` modules of source files also count as dependencies.
 #[test]
 fn the_modules_of_a_package_have_no_cycle() {
     let mut wrong = Vec::new();
@@ -95,8 +97,8 @@ fn the_modules_of_a_package_have_no_cycle() {
     assert!(wrong.is_empty(), "modules that import each other:\n{}", wrong.join("\n"));
 }
 
-/// Checks the files and folders in every folder of a package. Imports in the `#[cfg(test)]` modules of source files do
-/// not count.
+/// Checks the files and folders in every folder of a package. Imports in the `#[cfg(test)]` modules of source files are
+/// ignored.
 #[test]
 fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
     // Imports between the files and folders of a module, keyed by the path of the module.
@@ -109,7 +111,7 @@ fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
             let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
             for imported in full_paths(name, &own, product) {
                 let shared = own.iter().zip(&imported).take_while(|(a, b)| a == b).count();
-                // Imports between a module and its children do not count: a module imports its children, and children
+                // Imports between a module and its children are ignored: a module imports its children, and children
                 // import items of their module.
                 if let (Some(from), Some(to)) = (own.get(shared), imported.get(shared)) {
                     let module = modules.entry(own[..shared].join("::")).or_default();
@@ -170,7 +172,7 @@ fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
     paths
 }
 
-/// Adds the paths that begin with `from` and continue with `rest`, which may be a list in braces.
+/// Adds the paths that begin with `from` and continue with `rest`; `rest` may be a list in braces.
 fn add_paths(paths: &mut BTreeSet<Vec<String>>, mut from: Vec<String>, mut rest: &str) {
     while let Some(name) = first_name(rest) {
         rest = &rest[name.len()..];
@@ -190,11 +192,11 @@ fn add_paths(paths: &mut BTreeSet<Vec<String>>, mut from: Vec<String>, mut rest:
     }
 }
 
-/// Returns the names that are in an import cycle, and the names whose imports lead to a cycle. `left` maps each name to
-/// its imports.
+/// Returns the names that are in an import cycle, and the names whose imports lead to an import cycle. `left` maps each
+/// name to its imports.
 fn in_cycles(mut left: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     loop {
-        // A name whose imports have all been removed is not in a cycle.
+        // If all imports of a name have been removed, the name is not in an import cycle.
         let names: BTreeSet<_> = left.keys().cloned().collect();
         left.retain(|name, imported| imported.iter().any(|other| other != name && names.contains(other)));
         if left.len() == names.len() {

@@ -1,5 +1,5 @@
-//! Tests the public interface of `libgpuflame.so`: its symbols and its header. Also tests the size and the dependencies
-//! of the library.
+//! Tests the public interface of `libgpuflame.so`, that is, its symbols and its header. Also tests the size and the
+//! dependencies of the library.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,9 +60,9 @@ fn the_library_exports_exactly_its_entry_points_and_the_header_functions() {
     let declared = declared();
     assert!(declared.len() >= 5, "{declared:?}");
     let mut expected = declared;
-    // The CUDA driver and NVTX look for these symbols.
+    // The CUDA driver and NVTX look for these symbols by name.
     expected.extend(["InitializeInjection", "InitializeInjectionNvtx2"].map(str::to_owned));
-    // External probes can be attached to this symbol.
+    // External probes can be attached to the function with this name.
     expected.insert("gpuflame_launch_marker".to_owned());
     assert_eq!(symbols().0, expected);
 }
@@ -259,7 +259,7 @@ fn the_library_depends_on_no_command_line_crate() {
 }
 
 /// The library must not contain these crates, even if it is built together with the command. This test and `cargo build
-/// --release` build both together.
+/// --release` build the library together with the command.
 #[test]
 fn the_linker_drops_crates_that_only_the_command_uses() {
     let symbols = readelf("-sW");
@@ -295,8 +295,8 @@ fn the_library_links_only_common_system_libraries() {
     assert!(!needed.is_empty());
 }
 
-/// The functions in this list may block. If the library called such a function, a hanging disk would block the calling
-/// thread.
+/// Each function in this list may block the thread that calls it. If the library called such a function, a hanging disk
+/// would block the calling thread.
 #[test]
 fn the_library_never_calls_fsync_or_similar_functions() {
     let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
@@ -325,8 +325,8 @@ fn the_librarys_thread_local_data_fits_the_loaders_tls_reserve() {
     let fields: Vec<_> = pointer.split_whitespace().collect();
     assert_eq!((fields[2], fields[3]), ("8", "TLS"), "{pointer}");
     // The columns of readelf's output are type, offset, two addresses, size in the file, and size in memory. The size
-    // in memory includes the variables of Rust's standard library, which are in the same segment. glibc gives at most
-    // 512 bytes to all libraries that can do without static TLS.
+    // in memory includes the variables of Rust's standard library, which are in the same segment. glibc provides at
+    // most 512 bytes in total to all libraries that can do without static TLS.
     let segments = readelf("-l");
     let segment = segments.lines().find(|line| line.trim_start().starts_with("TLS ")).expect("a segment");
     let size = segment.split_whitespace().nth(5).and_then(|size| size.strip_prefix("0x")).expect("a size");
@@ -379,7 +379,7 @@ fn the_preload_library_is_small_and_links_no_library() {
     for (name, version, weak) in all {
         assert!(version.is_none() && weak, "{name}");
     }
-    // If the library has only two segments, the loader maps and writes no more pages than necessary.
+    // If the library has only two segments, the loader maps and writes as few pages as possible.
     let segments = readelf_of(&library, "-l");
     assert_eq!(segments.matches(" LOAD ").count(), 2, "{segments}");
     let written =

@@ -55,8 +55,8 @@ fn stand_ins() -> PathBuf {
     built
 }
 
-/// Packs `built` into a new folder, with this umask and these environment variables. `python` is in an environment that
-/// has the package for building wheels.
+/// Packs the folder `built` into packages in a new folder, with this umask and these environment variables. The
+/// interpreter `python` is in an environment that has the package for building wheels.
 fn pack(python: &Path, built: &Path, umask: &str, variables: &[(&str, &str)]) -> PathBuf {
     let out = scratch("packages");
     let mut command = Command::new("sh");
@@ -162,7 +162,7 @@ fn archive_deb_and_wheel_have_the_binaries_the_demo_and_all_licences() {
     );
 }
 
-/// Python program that checks the list of files in a wheel. Each row of that list is NAME, sha256=DIGEST, SIZE.
+/// Python program that checks the list of files in a wheel. Each row of the list of files is NAME, sha256=DIGEST, SIZE.
 const CHECK_RECORD: &str = "
 import base64, csv, hashlib, io, sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
@@ -220,7 +220,8 @@ fn the_sources_for_pip_name_cargo_if_it_is_missing() {
     assert!(said.contains("cargo, which builds gpuflame, is not on PATH: install Rust"), "{said}");
 }
 
-/// Both manifests contain the address of the project, because hatchling takes only the version from Cargo's manifest.
+/// Both manifests contain the address of the project, because hatchling takes nothing but the version from Cargo's
+/// manifest.
 #[test]
 fn the_python_package_names_the_repository_of_the_workspace() {
     let project = fs::read_to_string(root().join("pyproject.toml")).unwrap();
@@ -238,7 +239,7 @@ fn the_debian_package_lists_its_files_and_needs_the_c_library_only() {
     {
         assert!(control.lines().any(|other| other == line), "{line}\n{control}");
     }
-    // The links libgpuflame.so and libgpuflame.so.0 have no digest.
+    // In the list, the links libgpuflame.so and libgpuflame.so.0 have no digest.
     let checked = run(Command::new("md5sum").args(["-c", "DEBIAN/md5sums"]).current_dir(&deb));
     assert_eq!(checked.lines().count(), files(&deb.join("usr")).len() - 2, "{checked}");
 }

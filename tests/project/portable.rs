@@ -1,6 +1,6 @@
-//! The packages that read recordings and traces use no functions or files that only Linux has. So these packages can be
-//! built for other systems. `dist/check-portable` builds them for Windows and macOS, if Rust's standard library for
-//! these systems is installed.
+//! Tests that the packages that read recordings and traces use no functions or files that only Linux has. Therefore
+//! these packages can be built for other systems. `dist/check-portable` builds them for Windows and macOS, if Rust's
+//! standard library for these systems is installed.
 
 use std::fs;
 use std::path::Path;
