@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the packages that a test program of another runtime needs into FOLDER or the system, if they are not
+# Installs the packages that a test program of another language runtime needs into FOLDER or the system, if they are not
 # installed yet. Prints the program that runs or builds the test program.
 #
 #   tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER   prints why and exits with 75 if it cannot be installed
@@ -8,8 +8,8 @@ set -euo pipefail
 what=${1:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}
 folder=${2:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}
 
-# Installs PACKAGE from Debian, unless it is already installed. Only one test installs at a time, because apt-get does
-# not wait for another apt-get that updates its lists.
+# Installs PACKAGE from Debian, unless it is already installed. Only one test installs packages at a time, because
+# apt-get does not wait for another apt-get that updates its lists.
 install() {
     exec 9<"$0"
     flock 9
@@ -24,7 +24,7 @@ install() {
 }
 
 # Installs a package from PyPI into a separate environment of this Python: PYTHON PACKAGE VERSION [OPTION OF PIP].
-# Prints the environment's Python. Only one test installs at a time.
+# Prints the environment's Python. Only one test installs packages at a time.
 environment() {
     local venv=$folder/$2-$3-$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     mkdir -p "$venv"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs NVIDIA's own Python binding, `cuda-bindings` from PyPI, into FOLDER, if it is not installed yet. Prints the
-# Python that has it. The binding is a client of the CUDA driver's interface that is not part of this project.
+# Python that has it. The binding is a client of the CUDA driver's interface that does not belong to this project.
 #
 #   tests/third-party.sh FOLDER       prints why and exits with 75 if it cannot be installed
 set -euo pipefail
@@ -13,7 +13,7 @@ exec 9<"$folder"
 flock 9
 if [ ! -e "$folder/done" ]; then
     python3 -m venv --clear "$folder" >&2
-    # Only the binding is installed. The tests do not need numpy and its other optional dependencies.
+    # Only the binding is installed. The tests do not need numpy and the binding's further optional dependencies.
     "$python" -m pip install -q --disable-pip-version-check --only-binary=:all: --no-deps "cuda-bindings==$version" "cuda-pathfinder" >&2 || {
         echo "cuda-bindings $version cannot be had from PyPI" >&2
         exit 75

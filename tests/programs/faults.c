@@ -28,7 +28,8 @@
 KERNEL(layer_d400000, "layer_d400000", (int n), &n)
 KERNEL(tiny_d1500, "tiny_d1500", (int n), &n)
 
-/* Sets the end time of the thread's next kernel; NULL unless the program runs on the simulated CUDA stack. */
+/* Function that sets the end time of the thread's next kernel; NULL unless the program runs on the simulated CUDA
+ * stack. */
 static void (*set_end)(unsigned long (*end)(void *, unsigned long), void *argument);
 
 /* Names of the planted faults. `extras` contains the nanoseconds per step that each fault costs. */

@@ -1,4 +1,5 @@
-/* Creates more stacks, kernels, threads or libraries than gpuflame can store, between launches that the test checks.
+/* Creates more stacks, kernels, threads or libraries than gpuflame can store. The program also makes launches that the
+ * test checks, before, during and after the flood.
  *
  *     flood WHAT COUNT ...
  *

@@ -88,7 +88,8 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* Allocates and frees in a loop. When one thread frees memory, another thread immediately gets the same memory. */
+/* Allocates and frees memory in a loop. When one thread frees memory, another thread immediately gets the same
+ * memory. */
 OWN_FRAME static void *churn(void *nothing)
 {
     int i;

@@ -147,7 +147,8 @@ int main(int count, char **words)
         return 3;
     before();
     plugin = load(words[2]);
-    /* The program loads the second plugin before it unloads the first, so the plugins have different addresses. */
+    /* The program loads the second plugin before it unloads the first plugin, so the two plugins have different
+     * addresses. */
     next = strcmp(how, "next") ? NULL : load(words[3]);
     comes(plugin, strcmp(how, "clock") ? "functions" : "clock", KERNELS);
     theirs();

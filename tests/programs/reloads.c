@@ -32,7 +32,8 @@ OWN_FRAME static int run(const char *path, int launches)
     void (*plugin_run)(const void *) = plugin ? (void (*)(const void *))dlsym(plugin, "plugin_run") : NULL;
     if (!plugin_run)
         return failed(path);
-    /* `left` is volatile. Otherwise the compiler could unroll the loop into two calls, which would make two stacks. */
+    /* `left` is volatile. Otherwise the compiler could unroll the loop into two calls, from which launches would have
+     * two different stacks. */
     for (left = launches; left > 0; left--)
         plugin_run((const void *)step_d1000);
     printf("%p %s\n", (void *)plugin_run, path);

@@ -1,4 +1,5 @@
-/* A program that uses its file descriptors as programs do, and checks that gpuflame has not changed any of them.
+/* A program that uses its file descriptors in the ways in which programs do, and checks that gpuflame has not changed
+ * any of them.
  *
  *     unharmed closes | data | early | captured | log | unfinished | closed | full | nonblocking | killed | launches
  *     unharmed refused CALL...

@@ -18,7 +18,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Returns whether a line, or an item around it, is compiled only on some systems, because of a condition or an
+/// Returns whether a line of code, or an item around it, is compiled only on some systems, because of a condition or an
 /// attribute.
 fn is_conditional(lines: &[&str], at: usize) -> bool {
     let is_condition = |line: &str| {
@@ -30,7 +30,7 @@ fn is_conditional(lines: &[&str], at: usize) -> bool {
     loop {
         if indent(lines[at]) < limit {
             limit = indent(lines[at]);
-            // Comments may be between an attribute and the item that it belongs to.
+            // Between an attribute and its item, there may be comments.
             let above = lines[..at].iter().rev().take_while(|line| {
                 indent(line) == limit && (line.trim().starts_with("#[") || line.trim().starts_with("//"))
             });
@@ -43,7 +43,7 @@ fn is_conditional(lines: &[&str], at: usize) -> bool {
     }
 }
 
-/// Returns the lines of a source file, outside of its tests, that compile only on Linux.
+/// Returns those lines of a source file, outside of its tests, that compile only on Linux.
 fn linux_only_lines(text: &str) -> Vec<String> {
     let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
     let lines: Vec<_> = product.lines().collect();

@@ -17,8 +17,8 @@ fn run(command: &mut Command) -> String {
     said.into_owned()
 }
 
-/// Builds a wheel with the library and the command that the tests built. `kind` is `wheel` or `wheel:editable`. Returns
-/// `None` if the tools for building a wheel are missing.
+/// Builds a Python wheel with the library and the command that the tests built. `kind` is `wheel` or `wheel:editable`.
+/// Returns `None` if the tools for building a wheel are missing.
 fn wheel(kind: &str) -> Option<PathBuf> {
     let python = package_builder()?;
     let (built, out) = (scratch("built"), scratch("wheel"));
@@ -34,7 +34,7 @@ fn wheel(kind: &str) -> Option<PathBuf> {
     Some(built.expect("one wheel"))
 }
 
-/// Creates an environment that contains only the package, which is installed without a network. Returns the
+/// Creates an environment that contains only the package; the package is installed without network access. Returns the
 /// environment's Python.
 fn installed(python: &Path, wheel: &Path) -> PathBuf {
     let folder = scratch("venv");
@@ -46,13 +46,13 @@ fn installed(python: &Path, wheel: &Path) -> PathBuf {
     inside
 }
 
-/// Returns the wheel for this machine's Python, which the tests share.
+/// Returns the wheel for this machine's Python; all tests use the same wheel.
 fn shared_wheel() -> Option<&'static Path> {
     static WHEEL: OnceLock<Option<PathBuf>> = OnceLock::new();
     WHEEL.get_or_init(|| wheel("wheel")).as_deref()
 }
 
-/// Returns the Python of an environment that the tests share. The environment was made with `python3`.
+/// Returns the Python of an environment that all tests use. The environment was made with `python3`.
 pub(crate) fn shared() -> Option<&'static Path> {
     static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
     PYTHON.get_or_init(|| Some(installed(Path::new("python3"), shared_wheel()?))).as_deref()
@@ -99,7 +99,7 @@ fn environments_work_for_pythons_with_pip_and_for_those_that_a_script_starts() {
     for (_, python) in [ours].into_iter().chain(debian_pythons().into_iter().next()) {
         let folder = scratch("environment").join("venv");
         run(Command::new(root().join("tests/python/environment")).arg(&python).arg(&folder));
-        // Checks that the program runs in the environment, and that its Python is the requested one.
+        // Checks that the program runs in the environment, and that the environment's Python is the requested one.
         let code = "import sys; print(sys.prefix != sys.base_prefix, sys.prefix, sys.version)";
         let version = run(Command::new(&python).args(["-c", "import sys; print(sys.version)"]));
         let said = run(Command::new(folder.join("bin/python")).args(["-c", code]));
@@ -136,8 +136,8 @@ fn the_python_module_runs_and_records_a_script() {
     let Some(python) = shared() else { return };
     let run = Run::new(python, Way::None).args(["-m", "gpuflame", "run"]);
     let done = run.arg(root().join("examples/embed.py")).ok();
-    // If gpuflame is injected, it records from the start. So gpuflame's first window contains the launches before the
-    // program's own window.
+    // If gpuflame is injected, it records from the start. Therefore gpuflame's first window contains the launches
+    // before the program's own window.
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["outside"]), (300, 200, 100), "{}", done.stderr);
     assert!(done.stderr.contains("300 launches"), "{}", done.stderr);
@@ -191,7 +191,7 @@ fn arrow_tables_of_recordings_and_traces_have_the_sums_of_the_stacks() {
         {"ph": "X", "cat": "kernel", "name": "softmax", "pid": 0, "tid": 7, "ts": 9, "dur": 30, "args": {"correlation": 7, "device": 0, "stream": 7}}
     ]}"#;
     fs::write(&trace, events).unwrap();
-    // The package is in another environment of the same Python.
+    // The package is installed in another environment of the same Python.
     let packages =
         run(Command::new(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]));
     let mut command = Command::new(arrow);

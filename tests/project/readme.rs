@@ -1,6 +1,6 @@
-//! Checks that pages match the code. The table of settings must equal the one from which the code parses settings, and
-//! the benchmark must have written the table of costs. Other tests check assumptions that one part of the code makes
-//! about another part.
+//! Checks that pages match the code. The table of settings must equal the table from which the code parses settings,
+//! and the benchmark must have written the table of costs. The remaining tests check assumptions that one part of the
+//! code makes about another part.
 
 use std::fs;
 
@@ -55,7 +55,8 @@ fn the_cost_table_agrees_with_the_performance_page() {
     let machine =
         page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("the page names the machine");
     assert!(short.contains(&format!("({machine})")), "{machine}");
-    // The page has one table per situation. The columns of each table are the method, 16, 32 and 64 calls.
+    // The page has one table for each situation in which launches are measured. The columns of each table are the
+    // method, 16, 32 and 64 calls.
     let rows = cells(&page);
     for row in &cells(&short)[2..] {
         let on_page: Vec<_> = rows.iter().filter(|other| other[0] == row[0]).collect();

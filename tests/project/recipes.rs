@@ -1,5 +1,6 @@
 //! Tests the recipes for containers, Homebrew and conda, and the workflow of a release. The syntax of the recipes must
-//! be valid, and the files and commands in them must exist. `dist/try` runs the steps of the container recipe.
+//! be valid, and the files and commands in them must exist. The script `dist/try` runs the steps of the container
+//! recipe.
 
 use std::fs;
 use std::path::PathBuf;
@@ -68,7 +69,7 @@ fn the_conda_recipe_has_the_version_and_licences_of_the_workspace() {
 fn recipes_get_the_digest_of_the_sources() {
     let folder = scratch("recipes");
     fs::write(folder.join(format!("gpuflame-{VERSION}.tar.gz")), "abc").unwrap();
-    // This call passes the path of the folder relative to the current folder.
+    // This call passes the path of the folder relative to the current working directory.
     let mut recipes = Command::new(dist("recipes"));
     let written = recipes.arg(".").current_dir(&folder).output().unwrap();
     assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));

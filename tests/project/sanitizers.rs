@@ -1,5 +1,5 @@
 //! Runs the C examples under the sanitizers, and the demo under valgrind. With gpuflame, the sanitizers and valgrind
-//! must report the same as without it, and each program must end in the same way.
+//! must report the same as without gpuflame, and each program must end in the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::examples::{example, rust_example};
 use crate::support::{Done, Run, Way, gpuflame, root, scratch, skip};
 
-/// Returns the path of gcc's runtime for a sanitizer. If gcc has none, prints a sentence and returns `None`.
+/// Returns the path of gcc's runtime for a sanitizer. If gcc has no such runtime, prints a sentence and returns `None`.
 fn runtime(name: &str) -> Option<PathBuf> {
     let found = Command::new("gcc").arg(format!("-print-file-name=lib{name}.so")).output().unwrap();
     let found = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim());
@@ -46,8 +46,8 @@ fn assert_clean(sanitizer: &str, options: (&str, &str), first: Option<&Path>) {
             assert_eq!((done.code, reports(&done)), (without.code, reports(&without)), "{}", done.stderr);
             assert!(done.sum("launches").1["matched"] > 0, "{}", done.stderr);
         }
-        // If a program is linked to gpuflame, it uses gpuflame even without injection. So there must be no reports at
-        // all.
+        // If a program is linked to gpuflame, it uses gpuflame even without injection. Therefore the sanitizer must
+        // print no reports at all.
         assert!(!is_linked || reports(&without).is_empty(), "{}", without.stderr);
     }
 }
@@ -60,8 +60,8 @@ fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// The thread sanitizer sees some memory accesses by libraries that were not built for it. But the sanitizer does not
-/// see the synchronization that orders these accesses.
+/// The thread sanitizer sees some memory accesses by libraries that were not built for it. However, the sanitizer does
+/// not see the synchronization that orders these accesses.
 #[test]
 fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     if runtime("tsan").is_some() {
@@ -69,8 +69,8 @@ fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// Valgrind finds only one thing: a loop that reads the stack slots of the last walk again. Some stack slots of the
-/// last walk are no longer initialized.
+/// Valgrind reports only one thing: a loop that reads the stack slots of the previous walk again. Some stack slots of
+/// the previous walk are no longer initialized.
 #[test]
 fn valgrind_reports_only_the_one_suppressed_loop_in_the_demo() {
     if Command::new("valgrind").arg("--version").output().is_err() {

@@ -68,7 +68,7 @@ fn words_after_a_program_on_the_page_of_the_tests_select_tests() {
 fn paths_of_the_repository_in_pages_and_scripts_exist() {
     const FOLDERS: [&str; 8] =
         [".ci/", "bpf-optional/", "capi/", "cupti-sys/", "docs/", "examples/", "src/", "tests/"];
-    // Contributors create this folder when they add the first recording from hardware.
+    // Contributors create this folder when they add the first recording from a real GPU.
     const MAY_BE_MISSING: &str = "tests/golden/hw";
     let mut wrong = BTreeSet::new();
     for path in text_files() {
@@ -116,7 +116,7 @@ struct Target {
     /// `lib`, `cdylib`, `bin`, `test`, `bench` or `example`.
     kind: String,
     name: String,
-    /// Names of the modules (which end in `::`) and of the functions in the target.
+    /// Names of the modules (they end in `::`) and of the functions in the target.
     names: Vec<String>,
 }
 
@@ -189,7 +189,8 @@ fn cargo_commands(line: &str) -> Vec<Vec<&str>> {
     commands
 }
 
-/// Describes the names in a command that do not exist. `command` is one of the commands that `cargo_commands` returns.
+/// Describes those names in a command that do not exist. `command` is one of the commands that `cargo_commands`
+/// returns.
 fn problems(command: &[&str]) -> Vec<String> {
     let (mut packages, mut kinds, mut named, mut filters) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut words = command[1..].iter().copied();
@@ -207,7 +208,7 @@ fn problems(command: &[&str]) -> Vec<String> {
             _ => {}
         }
     }
-    // In a command, names in capital letters and variables stand for any name.
+    // In a command, a name in capital letters or a variable stands for any name.
     let is_name = |name: &str| name.starts_with(|first: char| first.is_ascii_lowercase());
     packages.retain(|name| is_name(name));
     named.retain(|(_, name)| is_name(name));
@@ -259,7 +260,8 @@ fn problems(command: &[&str]) -> Vec<String> {
     problems
 }
 
-/// Returns the lines of a text with their numbers. If a line ends with a backslash, it is joined with the next line.
+/// Returns the lines of a text with their numbers. If a line ends with a backslash, it is joined with the line after
+/// it.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -63,8 +63,8 @@ fill(1)  # before the first window opens
 manager.tick_by_flag()
 assert not manager.active and windows() == []
 
-# The program makes the maximum number of steps, so the window closes. Then the flag file still exists, but no window
-# opens again.
+# The program makes the maximum number of steps that the window allows, so the window closes. After that, the flag file
+# still exists, but no window opens again.
 touch()
 manager.tick_by_flag()
 assert manager.active
@@ -92,15 +92,15 @@ os.remove(FLAG)
 manager.tick_by_flag()
 assert not manager.active and windows() == [(3, 3), (4, 4), (5, 5)], windows()
 
-# A folder does not count as a flag file. If no window is open, stop and step have no effect.
+# A folder does not count as a flag file. If no window is open, calls of stop and step have no effect.
 os.mkdir(FLAG)
 manager.tick_by_flag()
 manager.stop()
 manager.step()
 assert not manager.active and len(windows()) == 3
 
-# A window that the program opened by hand is still open at the exit, and the exit writes it. A child process does not
-# write this window.
+# A window that the program opened by hand is still open at the exit, and its files are written during the exit. A child
+# process does not write this window.
 manager.start()
 fill(6)
 manager.step()
@@ -108,7 +108,7 @@ if os.fork() == 0:
     sys.exit(0)
 assert os.wait()[1] == 0 and len(windows()) == 3
 if "--with-torch" in sys.argv:
-    # Each observer ends before the timeline of its window is made. A step waits for the GPU.
+    # Each observer ends before the timeline of its window is written. A step waits for the GPU.
     one = ["start", "profile", "synchronize", "synchronize", "stop", "unregister", "profiled"]
     assert ORDER[:7] == one, ORDER
     assert len(glob.glob(os.path.join(FOLDER, "pytorch_et_pid*.json"))) == 3

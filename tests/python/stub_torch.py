@@ -12,7 +12,7 @@ import types
 # Whether the caller must request stacks from the profiler, and the operator's `rf_id` in the execution trace.
 WITH_STACK, RF_ID = False, 3
 
-# Names of the calls so far, in order.
+# Names of the functions that have been called so far, in order.
 ORDER = []
 
 
@@ -67,8 +67,8 @@ class Profile:
             json.dump({"baseTimeNanoseconds": BASE, "traceEvents": [operator]}, file)
 
 
-# The base time of the trace is one day ago. Times relative to yesterday are so small that a double is precise to the
-# nanosecond.
+# The base time of the trace is the time one day ago. Times relative to that base time are so small that a double is
+# precise to the nanosecond.
 BASE = time.time_ns() - 86_400 * 10 ** 9
 
 

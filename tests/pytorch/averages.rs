@@ -8,7 +8,8 @@ use crate::support::command::gpuflame;
 use crate::support::{Way, scratch};
 use serde_json::Value;
 
-/// Operators of `train.py` that call an operator of the same name. PyTorch counts the time of the inner call twice.
+/// Operators of `train.py` that call an operator with the same name as their own. PyTorch counts the time of the inner
+/// call of such an operator twice.
 const RECURSIVE: [&str; 2] = ["aten::linear", "aten::nll_loss"];
 
 /// Returns the sum in ns for each name in a table of `gpuflame top`.
@@ -56,8 +57,8 @@ fn figures_equal_those_of_key_averages() {
         .ok();
     let averages = averages(&table);
     let kernels = sums(&folder, &[], ["kernels", "name", "total_ns"]);
-    // Copies and fills have different names in the two tables, so only kernels are compared. Annotations are spans of
-    // GPU time that contain no GPU work of their own.
+    // Copies and fills have different names in the two tables, so the test compares only kernels. Annotations are spans
+    // of GPU time that contain no GPU work of their own.
     let is_kernel = |row: &&Average| row.on_gpu && !row.is_annotation && !row.name.starts_with("Mem");
     let theirs: BTreeMap<_, _> =
         averages.iter().filter(is_kernel).map(|row| (row.name.clone(), row.self_ns)).collect();

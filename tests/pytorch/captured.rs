@@ -11,12 +11,12 @@ const STEPS: u64 = 8;
 /// Beginning of the frame for the function that makes a step.
 const STEP: &str = "Decoder.forward_once (decode.py:";
 
-/// Number of runs of each kernel, copy and fill. The key is the part of the stack from the step's frame to the leaf
-/// frame, and the name.
+/// Number of times that each kernel, copy or fill ran. The key consists of the part of the stack from the step's frame
+/// to the leaf frame, and the name.
 type Works = BTreeMap<(String, String), u64>;
 
 /// Returns three tables: the GPU work of the eager steps; the GPU work of captured steps, keyed by the graph's id; and
-/// the names of graph work that belongs to no step.
+/// the names of graph work that is not part of a step.
 fn works(done: &Done) -> (Works, BTreeMap<u64, Works>, BTreeMap<String, u64>) {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv"]).ok();
     let rows = |table: &str| {
@@ -68,7 +68,7 @@ fn graph_nodes_are_the_captured_steps_work_under_the_same_functions() {
             .iter()
             .filter(|((step, _), _)| step.contains("Gpt.forward (model.py:") && step.contains(";aten::"));
         // Each of 4 layers has two norms, four products, a GELU, two sums, two writes to caches, and attention, which
-        // is 12 kernels. The program has more GPU work before and after the layers.
+        // is 12 kernels. Before and after the layers, the program has more GPU work.
         let in_model = in_model.map(|(_, count)| count / STEPS).sum::<u64>();
         assert!(in_model >= 4 * 12 + 2, "{in_model} of {works:#?}");
     }

@@ -1,5 +1,5 @@
-//! `cost/cost.py --limits` reports the costs that exceed gpuflame's promised limits. This test passes made-up costs to
-//! cost.py, because a test must not depend on measurements of the machine.
+//! `cost/cost.py --limits` reports those costs of gpuflame that exceed the promised limits. This test passes made-up
+//! costs to cost.py, because a test must not depend on measurements of the machine.
 
 use crate::installed::{folder, run};
 use crate::support::{Way, root, scratch};
@@ -29,8 +29,8 @@ fn figures_over_the_cost_limits_are_reported() {
     std::fs::write(&program, head + FIGURES).unwrap();
     let told =
         run(folder, program.to_str().unwrap(), Way::None).env("PYTHONDONTWRITEBYTECODE", "1").ok().stdout;
-    // In this example, one limit allows gpuflame to add 80 ns, which is 8 % of the null client's 1,000 ns. The other
-    // limit allows 100 ns, which is 5 % of the 2,000 ns that the profiler adds.
+    // In this example, the first limit allows gpuflame to add 80 ns, which is 8 % of the null client's 1,000 ns. The
+    // second limit allows gpuflame to add 100 ns, which is 5 % of the 2,000 ns that torch.profiler adds.
     let beside = "beside the null client, %: 8.1, and not 8 at most";
     let expected = format!(
         "launch-bound []\n\

@@ -17,7 +17,7 @@ fn line_of(fault: &str) -> String {
     format!("{}:{}", path.display(), at + 1)
 }
 
-/// Runs a loop with samples of CPU time and of waits. Returns `None` if the kernel refuses to sample.
+/// Runs a loop with samples of CPU time and of waits. Returns `None` if the Linux kernel refuses to sample.
 fn sampled(fault: &str) -> Option<Done> {
     let run = run(folder()?, "faults.py", Way::Injected).arg(fault).env("GPUSIM_NDEV", "2");
     let run = run.env("GPUFLAME_CPU_SAMPLES", "99").env("GPUFLAME_OFF_CPU", "1").env("GPUSIM_TRUTH", "");
@@ -49,7 +49,7 @@ fn column<'a>(tables: &'a Value, table: &str, column: &str) -> Vec<&'a str> {
     rows.iter().map(|row| row[column].as_str().unwrap_or_default()).collect()
 }
 
-/// Asserts that `top --by idle` names `function`. In each step, the GPU must wait for this function.
+/// Asserts that `top --by idle` names `function`. In each step, the GPU must wait until this function returns.
 fn assert_idle_in(fault: &str, function: &str) {
     let Some(done) = sampled(fault) else { return };
     let tables = top(&done, "idle");
@@ -57,8 +57,8 @@ fn assert_idle_in(fault: &str, function: &str) {
     assert!(functions.iter().any(|name| name.starts_with(&format!("{function} (faults.py"))), "{tables:#}");
     assert!(column(&tables, "idle_lines", "line").contains(&&*line_of(fault)), "{tables:#}");
     let stacks = column(&tables, "idle", "stack");
-    // While other programs have the processor, this program gets no samples. Time without samples may be in the first
-    // row.
+    // While other programs use the processor, this program gets no samples. Idle time without samples may be in the
+    // first row.
     assert!(stacks.iter().any(|stack| stack.contains(function)), "{tables:#}");
 }
 

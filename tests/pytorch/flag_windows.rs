@@ -1,7 +1,7 @@
-//! Tests recording windows that a flag file opens in workers (with `chakra_trace.manager`). For each window, each
-//! process writes one set of files. In these files, every GPU operation is linked to the operator that started it, and
-//! this operator is linked to the execution trace. With `VLLM_CHAKRA_AUTO_CONVERT=1`, the manager itself links
-//! timelines and execution traces. The linked traces must contain the same links.
+//! Tests recording windows that a flag file opens in worker processes (with `chakra_trace.manager`). For each window,
+//! each process writes one set of files. In these files, every GPU operation is linked to the operator that started it,
+//! and this operator is linked to the execution trace. With `VLLM_CHAKRA_AUTO_CONVERT=1`, the manager itself links
+//! timelines and execution traces. These linked traces must contain the same links.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -50,7 +50,7 @@ fn files(done: &Done, start: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the times of the calls of a worker that were recorded, for each window.
+/// For each window, returns the times of those calls of a worker that were recorded.
 fn recorded_calls(worker: &Value) -> [Vec<(u64, u64)>; 2] {
     let calls = worker["calls"].as_array().unwrap().iter().filter(|call| call["recorded"] == true);
     let times = calls.map(|call| (call["began"].as_u64().unwrap(), call["ended"].as_u64().unwrap()));
@@ -60,7 +60,7 @@ fn recorded_calls(worker: &Value) -> [Vec<(u64, u64)>; 2] {
     [first, second]
 }
 
-/// Returns the durations of the GPU work that began during `times`, according to the simulation.
+/// Returns the durations of the GPU work that began during the time ranges `times`, according to the simulation.
 fn truth(done: &Done, process: u64, times: &[(u64, u64)]) -> Vec<u64> {
     let rows = done.file(&format!("truth-{process}.json"));
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -71,7 +71,8 @@ fn truth(done: &Done, process: u64, times: &[(u64, u64)]) -> Vec<u64> {
     nanos
 }
 
-/// Returns start and end of a slice, in ns. In the trace, times are decimal numbers of microseconds with three places.
+/// Returns the start and the end of a slice, in ns. In the trace, times are decimal numbers of microseconds with three
+/// places.
 fn span(event: &Value) -> (i64, i64) {
     let nanos = |key: &str| (event[key].as_f64().unwrap() * 1000.0).round() as i64;
     (nanos("ts"), nanos("ts") + nanos("dur"))
@@ -201,7 +202,7 @@ fn all_gpu_work_of_a_flag_window_of_two_ranks_leads_to_an_operator() {
     check(["ddp", "ddp"]);
 }
 
-/// A worker that is killed leaves only its recording. The files of the other worker are complete.
+/// A worker that is killed leaves only its recording. The files of the second worker are complete.
 #[test]
 #[ignore = "takes half a minute; .ci/long runs it"]
 fn a_worker_killed_in_a_window_leaves_its_recording_and_no_timeline() {

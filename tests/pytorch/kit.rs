@@ -1,5 +1,5 @@
-//! Tests `tests/gpu/steps/85-programs.sh`, which runs PyTorch programs on a real GPU. Here the script runs them on the
-//! simulated CUDA stack.
+//! Tests `tests/gpu/steps/85-programs.sh`, which runs PyTorch programs on a real GPU. In this test, the script runs the
+//! programs on the simulated CUDA stack.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::support::{gpuflame, root, scratch};
 fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     let folder = folder()?;
     // The script searches for a Python with PyTorch. This test gives the script a Python that uses the libraries which
-    // replace NVIDIA's, and the libraries of the test kit.
+    // replace NVIDIA's libraries, and the libraries of the test kit.
     let python = scratch("kit-python").join("python");
     let (stand_ins, program) = (folder.join("stand-ins"), folder.join("bin/python"));
     let text = format!(

@@ -1,10 +1,10 @@
 //! Tests Kineto (PyTorch's profiler) and gpuflame in the same run.
 //!
-//! If there are two clients, CUPTI gives its activity records to only one client, unless both use the functions that
-//! take a subscriber (`_v2`, shared since CUPTI 13.3). CUPTI refuses a client that mixes `_v2` functions with older
-//! ones. PyTorch's profiler calls only the older functions. So Kineto takes the records, and gpuflame keeps the
-//! callbacks. Therefore both see the CUDA calls of the run. These tests compare Kineto's GPU work with the truth file
-//! of the run. gpuflame's GPU work is compared in separate runs (`witness.rs`).
+//! If there are two clients, CUPTI gives its activity records to only one of them, unless both use the functions that
+//! take a subscriber (`_v2`, shared since CUPTI 13.3). CUPTI refuses a client that calls both `_v2` functions and older
+//! functions. PyTorch's profiler calls only the older functions. Therefore Kineto takes the activity records, and
+//! gpuflame keeps the callbacks. As a result, both profilers see the CUDA calls of the run. These tests compare
+//! Kineto's GPU work with the truth file of the run. gpuflame's GPU work is compared in separate runs (`witness.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::support::{Done, Way};
 use crate::witness::{calls, events, ran};
 
 /// Fails if a newer wheel shares CUPTI's records with gpuflame. If the records are shared, a test can compare
-/// gpuflame's records with Kineto's one by one.
+/// gpuflame's records with Kineto's records one by one.
 #[test]
 fn the_wheels_profiler_does_not_share_its_cupti_records() {
     let Some(folder) = folder() else { return };
@@ -51,13 +51,13 @@ fn by_id(events: &[Value]) -> Calls<'_> {
     calls(events).map(one).collect()
 }
 
-// Kineto makes CUPTI use the processor's clock. So CUPTI converts nanoseconds to ticks, and Kineto converts the ticks
-// back. Durations are therefore wrong by two roundings, and by the errors of two measured rates. A rate is at first
-// wrong by up to one ten-thousandth. All start times are wrong by the same amount: the time that passes between the
-// readings of the two clocks. The time between the two readings is about 0.1 us, or more if the thread has to wait for
-// a processor in between.
+// Kineto makes CUPTI use the processor's clock. Therefore CUPTI converts nanoseconds to ticks, and Kineto converts the
+// ticks back to nanoseconds. Durations are therefore wrong by two roundings, and by the errors of two measured rates.
+// At first, a measured rate is wrong by up to one ten-thousandth. All start times are wrong by the same amount: the
+// time that passes between the reading of one clock and the reading of the other clock. The time between the two
+// readings is about 0.1 us; it is more if the thread has to wait for a processor between the readings.
 
-/// Reciprocal of the maximum relative error of a rate, which is one ten-thousandth.
+/// Reciprocal of the maximum relative error of a rate; this error is one ten-thousandth.
 const RATE: u64 = 10_000;
 /// Maximum error of the start times, in ns. The largest observed error is 47 ns.
 const MOST_LATE: u64 = 1_000_000;
@@ -78,8 +78,8 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     kineto.sort_unstable();
     let truth = ran(done);
     assert_eq!(kineto.len(), truth.len());
-    // For each piece of GPU work: how much later it starts than in the truth file, and when it starts after the first
-    // piece.
+    // Two times for each kernel, copy or fill: how much later it starts than in the truth file, and when it starts,
+    // counted from the first start.
     let first = truth.iter().map(|work| work[3]).min().unwrap();
     let later = |(theirs, truth): (&[u64; 5], &[u64; 5])| {
         ((base + theirs[3]).cast_signed() - truth[3].cast_signed(), truth[3] - first)
@@ -143,8 +143,8 @@ fn nanos_of(done: &Done, kernel: &str) -> (u64, u64) {
     (rows.filter(is_it).map(nanos).sum(), found.map(|(_, nanos)| nanos).sum())
 }
 
-/// Kineto profiles twice during the run, with its own clock. gpuflame has all GPU work that ran before Kineto started
-/// and after Kineto ended, exact to the nanosecond.
+/// Kineto profiles twice during the run, with its own clock, and gpuflame has all GPU work that ran before Kineto
+/// started and after Kineto ended, exact to the nanosecond.
 #[test]
 fn kineto_owns_the_records_while_it_profiles_and_gpuflame_before_and_after() {
     let Some(folder) = folder() else { return };

@@ -27,7 +27,7 @@ fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
     })
 }
 
-/// Innermost operator of each kernel, copy and fill, for each device and stream, sorted by time. `None` if the work
+/// The innermost operator of each kernel, copy and fill, for each device and stream, sorted by time. `None` if the work
 /// belongs to no operator.
 type Operators = BTreeMap<(u64, u64), Vec<Option<String>>>;
 
@@ -57,7 +57,7 @@ fn of_kineto(events: &[Value]) -> Operators {
     in_order(streams)
 }
 
-/// Returns the operators of gpuflame, from the tables that the command makes from a recording.
+/// Returns the operators that gpuflame found, from the tables that the command makes from a recording.
 fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "shown.csv"]).ok();
     let rows = |table: &str| {
@@ -91,7 +91,7 @@ pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done:
         assert_eq!(theirs.len(), gpuflame[stream].len(), "{stream:?}");
         for (theirs, ours) in theirs.iter().zip(&gpuflame[stream]) {
             // PyTorch also has operators that do not go through the dispatcher, such as autograd's nodes. Operators
-            // without the dispatcher have no frame of the dispatcher, so gpuflame cannot find them.
+            // that do not go through the dispatcher have no frame of it, so gpuflame cannot find them.
             let Some(theirs) = theirs.as_ref().filter(|name| name.starts_with("aten::")) else { continue };
             known += 1;
             if ours.as_ref() != Some(theirs) {

@@ -1,5 +1,5 @@
-//! Runs each program under gpuflame. No record may be lost, and every stack must be the one that libgcc finds. All sums
-//! must equal those of the truth file. The program must behave as it does without gpuflame.
+//! Runs each program under gpuflame. No record may be lost, and every stack must equal the stack that libgcc finds. All
+//! sums must equal those of the truth file. The program must behave as it does without gpuflame.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use crate::installed::{devices, folder, packages, run, triton};
 use crate::support::{Done, Way, command, gpuflame, scratch};
 use serde_json::Value;
 
-/// Number of runs and total duration in ns of GPU work. The key is its kind, and its symbol (for kernels) or direction
-/// (for copies).
+/// Number of runs and total duration in ns of GPU work of one kind. The key consists of the kind, and the symbol (for
+/// kernels) or the direction (for copies).
 pub(crate) type Works = BTreeMap<(String, String), (u64, u64)>;
 
 /// Returns the GPU work that ran, according to the simulation's summary.
@@ -31,7 +31,7 @@ pub(crate) fn ran_by(done: &Done, truth: &str) -> Works {
     sums
 }
 
-/// Returns the GPU work according to gpuflame's table.
+/// Returns the GPU work that ran, according to gpuflame's table.
 pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     let table = done.file(table);
     let mut reader = csv::Reader::from_reader(table.as_bytes());
@@ -51,8 +51,8 @@ pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     sums
 }
 
-/// Asserts that `processes` processes captured each stack a second time with libgcc, and that both stacks were the
-/// same.
+/// Asserts that in `processes` processes, each stack was captured a second time with libgcc, and that both stacks were
+/// the same.
 pub(crate) fn assert_verified(done: &Done, processes: usize) {
     let verified = done.ledger("verified: ");
     let same = " captured again, 0 differ from a walk of every frame, 0 differ from libgcc's walk";
@@ -81,12 +81,12 @@ fn check(done: &Done, alone: &Done) {
     assert_eq!(told_by(done, "out.csv"), ran);
 }
 
-/// Driver functions that programs look up but do not need. PyTorch looks up this function for memory that is mapped in
-/// pieces.
+/// Driver functions that programs look up but can do without. PyTorch looks up this function for memory that is mapped
+/// in pieces.
 const DONE_WITHOUT: [&str; 1] = ["cuMemRetainAllocationHandle"];
 
 /// Asserts that a run with `GPUSIM_LOG=missing` called no missing function except those in `DONE_WITHOUT`. A function
-/// is missing if neither the simulated CUDA stack nor a stand-in library has it.
+/// is missing if it is in neither the simulated CUDA stack nor a stand-in library.
 pub(crate) fn assert_nothing_is_missing(done: &Done) {
     let names = done
         .stderr
@@ -105,7 +105,8 @@ fn every_way() -> Vec<(Way, &'static str)> {
     [ONE, OTHER].concat()
 }
 
-/// Runs a program without gpuflame, and with gpuflame for each way of loading and version of CUPTI in `runs`.
+/// Runs a program without gpuflame; then, for each pair of loading way and CUPTI version in `runs`, runs it with
+/// gpuflame.
 fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
     check_program_with(program, runs, "")
 }
@@ -172,7 +173,7 @@ fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() 
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn kernels_of_a_compiled_model_are_under_the_model() {
     let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
-    // The compiler runs only in the first run, because later runs find its output in this cache.
+    // The compiler of the model runs only in the first run, because later runs find its output in this cache.
     let cache = scratch("compiled");
     for mode in ["default", "reduce-overhead"] {
         let run = |way| {
@@ -239,7 +240,7 @@ fn a_training_step_is_recorded_completely() {
         let stacks = done.folded();
         assert!(stacks.iter().any(|(frames, _)| backward(frames) && gemms(frames)));
         // In the backward pass, kernels are under the node that computes the gradient, and under the operators that the
-        // node calls. Frames of autograd's engine are hidden.
+        // node calls. The frames of autograd's engine are not shown.
         let has = |frames: &[String], name: &str| frames.iter().any(|frame| frame == name);
         let node = |frames: &&(Vec<String>, u64)| has(&frames.0, "AddmmBackward0") && gemms(&frames.0);
         assert!(stacks.iter().any(|it| node(&it)), "{stacks:#?}");
@@ -253,8 +254,8 @@ fn a_training_step_is_recorded_completely() {
             let is_engine = is_engine.iter().any(|begin| name.starts_with(begin));
             assert!(name.ends_with("Backward0") || name == "AccumulateGrad" || is_engine, "{frames:#?}");
         }
-        // The stack must consist of the functions that the program's author knows, from the author's own line to the
-        // kernel.
+        // The stack must consist of the functions that the program's author knows, from a line that the author wrote to
+        // the kernel.
         let line = [
             "<module> (train.py:1)",
             "main (train.py:29)",
@@ -292,7 +293,7 @@ fn a_training_step_is_recorded_completely() {
         for (frames, _) in stacks.iter().filter(|(frames, _)| !backward(frames)) {
             assert!(frames[0].starts_with("<module> (train.py:"), "{frames:?}");
         }
-        // cuBLAS has no symbols. The callers of cuBLAS must be shown nevertheless.
+        // cuBLAS has no symbols. The functions that call cuBLAS must be shown nevertheless.
         let callers = stacks.iter().filter(|(frames, _)| gemms(frames));
         callers.for_each(|(frames, _)| {
             assert!(frames.iter().any(|frame| frame.starts_with("at::cuda::blas::")), "{frames:?}")
@@ -372,8 +373,8 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             assert!(ran(range) > 0);
             assert_eq!(share(range), ran(range), "{range}");
         }
-        // The NVTX ranges for operators also occur 4 times each, and the operators' functions are in the stack as well.
-        // GPU work launched outside all ranges is not under any range.
+        // The NVTX ranges for operators also occur 4 times each, and the functions of these operators are in the stack
+        // as well. If GPU work was launched outside all ranges, it is not under any range.
         assert!(ran("operators") > 0);
         assert_eq!(share("aten::"), ran("operators"));
         for operator in
@@ -489,8 +490,8 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     );
 }
 
-/// Returns whether a stack is from the part of the program in which every operator has an NVTX range, and contains the
-/// function of this operator.
+/// Returns whether a stack is from that part of the program in which every operator has an NVTX range, and whether it
+/// contains the function of this operator.
 fn is_of_operators(frames: &[String], operator: &str) -> bool {
     let range = |frame: &String| frame.starts_with("[range") && frame.contains("aten::");
     frames.iter().any(range) && frames.iter().any(|frame| frame == operator)

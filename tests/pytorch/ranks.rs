@@ -1,5 +1,5 @@
-//! Tests programs of two cooperating processes. In `ddp.py` each process has its own GPU, and the processes call NCCL's
-//! collectives. In `share.py` both processes use the same GPU and share its memory.
+//! Tests programs that consist of two cooperating processes. In `ddp.py` each process has its own GPU, and the
+//! processes call NCCL's collectives. In `share.py` both processes use the same GPU and share its memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ fn processes(done: &Done) -> BTreeMap<u32, u64> {
     (0..2).map(of_rank).collect()
 }
 
-/// Returns name, start and end of each collective of a process, sorted by start.
+/// Returns name, start and end of each collective that a process ran, sorted by start.
 fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     let rows = done.file(&format!("truth-{process}.json"));
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -45,13 +45,13 @@ fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]
     // The collectives move these amounts of data:
     // - a million floats;
     // - half a million floats, because each rank needs one half;
-    // - 1,000 floats in each direction at once.
+    // - 1,000 floats in each direction at the same time.
     assert_eq!(last("Broadcast"), Some(5_000 + 4_000_000 / 200));
     assert_eq!(last("ReduceScatter"), Some(5_000 + 1_000_000 / 200));
     assert_eq!(last("SendRecv"), Some(5_000 + 2 * 4_000 / 200));
 }
 
-/// Each rank must be profiled completely. gpuflame's times for how long ranks wait for each other must equal those of
+/// Each rank must be profiled completely, and gpuflame's times for which ranks wait for each other must equal those of
 /// the truth files.
 #[test]
 fn two_ranks_and_their_waits_in_collectives_are_recorded_completely() {
@@ -65,8 +65,8 @@ fn two_ranks_are_recorded_completely_by_each_entry_with_each_cupti_version() {
     check_share(&OTHER);
 }
 
-/// Asserts for the ledger of each process that all work is matched to launches, and that no stack differs from the one
-/// that libgcc finds.
+/// Asserts for the ledger of each process that all GPU work is matched with launches, and that no stack differs from
+/// the stack that libgcc finds.
 fn assert_whole(done: &Done) {
     for what in ["launches ", "activities "] {
         let ledgers = done.ledger(what);
@@ -150,14 +150,14 @@ fn check_share(runs: &[(Way, &str)]) {
             kernels.push(of_kernels.map(|(_, (count, _))| count).sum::<u64>());
         }
         kernels.sort_unstable();
-        // The kernels of mul_ and add_ run 30 times each in one process, and 50 times each in the other.
+        // The kernels of mul_ and add_ run 30 times each in one process, and 50 times each in the second process.
         assert_eq!(kernels, [60, 100]);
     }
 }
 
-/// A rank exits without notice. The other rank waits for the rank that has exited, in a collective, inside a launch
+/// A rank exits without notice. The second rank waits for the rank that has exited, in a collective, inside a launch
 /// call. The wait ends with an error, or the process that started both ranks ends the waiting rank by a signal. In both
-/// cases, the flame graph must contain all work before the end of the wait.
+/// cases, the flame graph must contain all GPU work that ended before the wait ended.
 #[test]
 #[ignore = "takes a third of a minute; .ci/long runs it"]
 fn a_rank_abandoned_in_a_collective_still_writes_its_profile() {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::installed::{folder, run};
 use crate::support::{Done, Way, command};
 
-/// Start and end of each piece of GPU work, relative to the start of the first piece, sorted.
+/// Start and end of each kernel, copy or fill, relative to the start of the first of them, sorted.
 type Times = Vec<(u64, u64)>;
 
 fn from_first(mut times: Times) -> Times {
@@ -15,7 +15,7 @@ fn from_first(mut times: Times) -> Times {
     times.into_iter().map(|(start, end)| (start - first, end - first)).collect()
 }
 
-/// Returns the times of the work that really ran, and the number of graph nodes.
+/// Returns the times of the GPU work that really ran, and the number of graph nodes in it.
 fn truth(done: &Done) -> (Times, usize) {
     let rows = done.file("truth.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -25,13 +25,13 @@ fn truth(done: &Done) -> (Times, usize) {
     (from_first(rows.iter().map(time).collect()), nodes)
 }
 
-/// Replays a run, and compares the replay with the truth file. Returns the number of pieces of GPU work, and how many
-/// of them are graph nodes.
+/// Replays a run, and compares the replay with the truth file. Returns the number of kernels, copies and fills, and how
+/// many of them are graph nodes.
 fn check(program: &str) -> Option<(usize, usize)> {
     let done = run(folder()?, program, Way::Injected).env("STEPS", "2").env("GPUSIM_CLOCK", "real");
     let done =
         done.env("GPUFLAME_FORMATS", "gfr").env("GPUFLAME_DEPS", "1").env("GPUSIM_TRUTH", "truth.json");
-    // CUPTI reports since version 13.2 on which stream a graph node ran.
+    // Since version 13.2, CUPTI reports on which stream a graph node ran.
     let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
     let args = ["-q", "replay", "out.gfr", "--check", "--schedule", "times.csv", "--format", "json"];
     let said: Value = serde_json::from_str(&command::gpuflame(&done.folder, args).ok().stdout).unwrap();

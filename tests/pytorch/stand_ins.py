@@ -17,7 +17,7 @@ import sys
 HERE = pathlib.Path(__file__).parent / "stand_ins"
 
 # Each library has three values: its soname, the version node of its functions, and the return value of functions
-# without an implementation. If there is no version node, a prefix of the functions' names takes its place.
+# without an implementation. If a library has no version node, a prefix of the functions' names takes its place.
 LIBRARIES = [
     ("libcublas.so.13", "libcublas.so.13", None, 15),
     ("libcublasLt.so.13", "libcublasLt.so.13", None, 15),
@@ -32,7 +32,7 @@ LIBRARIES = [
     ("libnccl.so.2", None, "nccl", 3),
 ]
 
-# The libraries that tests/gpusim simulates itself.
+# Libraries that tests/gpusim itself simulates.
 SIMULATED = ("libcudart.so.13", "libcupti.so.13")
 
 

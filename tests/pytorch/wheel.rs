@@ -1,4 +1,4 @@
-//! Tests which libraries a PyTorch program loads, and the messages about an unexpected wheel.
+//! Tests which libraries a PyTorch program loads, and which messages an unexpected wheel causes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,8 +48,8 @@ fn wheel(told: &str) -> PathBuf {
     cache
 }
 
-/// Returns the message that `tests/pytorch/install` prints about this cache. Checks that the message is one line and
-/// that the exit code is 2.
+/// Returns the message that `tests/pytorch/install` prints about this cache folder. Checks that the message is one line
+/// and that the exit code is 2.
 fn complaint(cache: &Path) -> String {
     let mut command = Command::new(root().join("tests/pytorch/install"));
     let output = command.arg("--found").env("GPUSIM_PYTORCH", cache).output().unwrap();

@@ -87,7 +87,7 @@ fn of_gpuflame(done: &Done, table: &str) -> Streams {
 
 fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
-    // Each kernel name that Kineto reports must correspond to exactly one kernel name that gpuflame reports. Kineto's
+    // For each kernel name that Kineto reports, there must be exactly one kernel name that gpuflame reports. Kineto's
     // names include types and parameters.
     let mut names = HashMap::new();
     for (stream, theirs) in kineto {
@@ -97,10 +97,10 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
             let alike =
                 theirs.kind == ours.kind && theirs.extents == ours.extents && theirs.bytes == ours.bytes;
             // CUPTI converts nanoseconds to ticks of the processor. Kineto converts the ticks back, with a rate that it
-            // measures itself. So a duration is wrong by two roundings and by the errors of two rates. The largest
-            // observed difference is one nanosecond.
+            // measures itself. Therefore a duration is wrong by two roundings and by the errors of two rates. The
+            // largest observed difference is one nanosecond.
             let rounding = 2.0 + theirs.nanos / 1e4;
-            // How long a rank waits for another rank in a collective differs from run to run.
+            // The time that a rank waits for another rank in a collective differs from run to run.
             let waits = theirs.name.contains("ncclDevKernel");
             let alike = alike && (waits || (theirs.nanos - ours.nanos).abs() <= rounding);
             assert!(alike, "{stream:?}, {place}:\n{theirs:?}\n{ours:?}");
@@ -117,7 +117,7 @@ struct Span<'a> {
     external: Option<&'a Value>,
 }
 
-/// Returns the spans on each thread, sorted by start.
+/// Returns the operators and CUDA calls on each thread, sorted by start.
 fn spans<'a>(events: &'a [Value], cat: &str) -> HashMap<u64, Vec<Span<'a>>> {
     let mut threads: HashMap<u64, Vec<Span<'_>>> = HashMap::new();
     for event in events.iter().filter(|event| event["cat"] == cat) {
@@ -142,7 +142,7 @@ const UNASKED: &str = "PtoP";
 /// Calls that wait for the GPU. Both profilers report these calls.
 const WAITS: [&str; 3] = ["cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize"];
 
-/// Returns, for each thread, how often it called each function that starts GPU work or waits for the GPU. Thread ids
+/// For each thread, returns how often it called each function that starts GPU work or waits for the GPU. Thread ids
 /// differ from run to run. Programs that nvcc 13 compiled call `__cudaLaunchKernel`, for which gpuflame shows the usual
 /// name.
 fn calls_by_thread(events: &[Value]) -> Vec<BTreeMap<&str, usize>> {
@@ -163,7 +163,7 @@ fn calls_by_thread(events: &[Value]) -> Vec<BTreeMap<&str, usize>> {
     threads
 }
 
-/// Returns Kineto's trace without the wait for the GPU that Kineto itself makes at the end of the profile.
+/// Returns Kineto's trace without one wait for the GPU, which Kineto itself makes at the end of the profile.
 fn without_own_wait(events: &[Value]) -> Vec<Value> {
     let is_wait = |event: &&Value| event["name"] == "cudaDeviceSynchronize" && event["cat"] == "cuda_runtime";
     let start = |event: &Value| event["ts"].as_f64().unwrap();
@@ -204,8 +204,8 @@ fn assert_external_ids(events: &[Value]) -> usize {
         let start = call["ts"].as_f64().unwrap();
         let end = start + call["dur"].as_f64().unwrap();
         let thread = operators.get(&call["tid"].as_u64().unwrap()).map_or(&[][..], Vec::as_slice);
-        // Operators are nested. So the innermost operator is the last one that began before the launch and has not
-        // ended.
+        // Operators are nested. Therefore the innermost operator is the last one that began before the launch and has
+        // not ended.
         let before = &thread[..thread.partition_point(|operator| operator.start <= start)];
         let innermost = before.iter().rev().find(|operator| operator.end >= end).and_then(|it| it.external);
         assert_eq!(innermost, work["args"].get("External id"), "{call}");
@@ -231,13 +231,13 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
         run.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CUPTI_VERSION", "13.2")
     };
     if program == "compiled.py" {
-        // This first run fills the caches of the compiler. So later runs compile nothing.
+        // This first run fills the caches of the compiler. Therefore later runs compile nothing.
         drop(run(program, Way::None).args(args()).ok());
     }
     let traced =
         run("witness.py", Way::None).args(how.iter().copied()).args(["trace.json", program]).args(args());
-    // Kineto leaves out GPU work that ends after the profile. With a real clock, all GPU work has ended once the
-    // program has waited for the GPU.
+    // Kineto leaves out GPU work that ends after the profile has ended. With a real clock, all GPU work has ended when
+    // the program has waited for the GPU.
     let traced = traced.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CLOCK", "real").ok();
     let done = run(program, Way::Injected).args(args()).env("GPUFLAME_FORMATS", formats);
     let done = done.env("GPUSIM_TRUTH", "summary:truth.json,works.jsonl").ok();
@@ -312,7 +312,7 @@ fn kineto_records_the_same_triton_kernels() {
     assert_eq!(launched_by_operators, 0);
 }
 
-/// Compares how both profilers see Inductor's code, which launches Triton's kernels, and the graphs that Inductor
+/// Compares how Kineto and gpuflame show Inductor's code, which launches Triton's kernels, and the graphs that Inductor
 /// captures.
 #[test]
 #[ignore = "takes two minutes; .ci/long runs it"]
@@ -323,7 +323,7 @@ fn kineto_records_the_same_work_of_a_compiled_model() {
     }
 }
 
-/// Both ranks write a trace. Only the times for which the ranks wait for each other differ between runs.
+/// Both ranks write a trace. Between the runs, only the times for which the ranks wait for each other differ.
 #[test]
 #[ignore = "takes a minute; .ci/long runs it"]
 fn kineto_records_the_same_work_of_two_ranks() {
@@ -366,14 +366,14 @@ fn without_times<T: PartialOrd>(streams: Timed<T>) -> Launches {
 }
 
 /// Returns the Python functions around launches according to Kineto. `program` is the outermost function of the program
-/// itself. The functions around it belong to Kineto.
+/// itself. The functions around this outermost function belong to Kineto.
 fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
     let mut names: HashMap<u64, Vec<(f64, f64, PythonFrame)>> = HashMap::new();
     for event in events.iter().filter(|event| event["cat"] == "python_function") {
         let (start, dur) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
         let name = event["name"].as_str().unwrap();
         let frame = match name.split_once("): ") {
-            // Kineto gives this name to the function that calls a module.
+            // Kineto gives this name to the Python function that calls a module.
             None if name.starts_with("nn.Module: ") => {
                 ("module.py".to_owned(), "_wrapped_call_impl".to_owned())
             }
@@ -386,7 +386,7 @@ fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
         };
         names.entry(event["tid"].as_u64().unwrap()).or_default().push((start, start + dur, frame));
     }
-    // If two functions begin at the same time, the longer one contains the other.
+    // If two functions begin at the same time, the longer function contains the shorter one.
     names.values_mut().for_each(|all| all.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1))));
     let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
     let calls: HashMap<u64, &Value> = calls(events).map(|call| (correlation(call), call)).collect();
@@ -441,7 +441,7 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
 }
 
 /// Asserts that for each kernel of a program, both profilers have the same Python functions. Returns the number of
-/// kernels under any function, and the depth of the deepest stack.
+/// kernels that are under a Python function, and the depth of the deepest stack.
 fn compare_frames(program: &str) -> Option<(usize, usize)> {
     let (kineto, done) = both(program, &["--stacks"], "gfr")?;
     let gpuflame = frames_of_gpuflame(&done);
@@ -475,7 +475,7 @@ fn decode_loop_kernels_have_the_python_frames_that_kineto_records() {
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
-/// The program uses models in the way users load them. `.ci/long` installs the packages.
+/// The program loads models in the same way as users load them. `.ci/long` installs the packages.
 #[test]
 fn transformers_kernels_have_the_python_frames_that_kineto_records() {
     let Some(launched_by_operators) = compare(TRANSFORMERS) else { return };

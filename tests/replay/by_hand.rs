@@ -1,5 +1,5 @@
-//! Tests the example in docs/what-if.md, and other changes of the same program. The expected times are computed by
-//! hand.
+//! Tests the example in docs/what-if.md, and further changes of the program in this example. The expected times are
+//! computed by hand.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -45,7 +45,7 @@ fn length(options: &[&str]) -> u64 {
 fn the_example_of_the_documentation() {
     // `gemm` ends at 45 us, and `relu` runs from 50 to 90 us.
     assert_eq!(length(&["--scale", "gemm=0.5"]), 100);
-    // `gemm` ends at 21 us. `relu` begins when its launch arrives, at 35 us, and ends at 75 us.
+    // With this change, `gemm` ends at 21 us. `relu` begins when its launch arrives, at 35 us, and ends at 75 us.
     assert_eq!(length(&["--scale", "gemm=0.1"]), 85);
 }
 
@@ -57,21 +57,22 @@ fn each_change_has_the_length_that_a_person_computes() {
     assert_eq!(length(&["--gpu-speed", "2"]), 80);
     // The second launch begins at 10 us, so `relu` runs from 25 to 65 us.
     assert_eq!(length(&["--remove", "gemm"]), 75);
-    // With either change, the total depends on `gemm`, which begins 15 us after its call even if the call is shorter.
+    // With either change, the total time depends on `gemm`, which begins 15 us after its call even if the call is
+    // shorter.
     assert_eq!(length(&["--launch-ns", "2000"]), 130);
     assert_eq!(length(&["--graphs"]), 130);
-    // The second call begins at 12 us, and `relu` at 27 us. By then `gemm` has ended.
+    // The second call begins at 12 us, and `relu` at 27 us. At that time `gemm` has already ended.
     assert_eq!(length(&["--launch-ns", "2000", "--scale", "gemm=0.1"]), 77);
-    // Both kernels are launched at 0 us, so `relu` begins at 26 us, 5 us after the end of `gemm`.
+    // Both kernels are launched at 0 us, so `relu` begins at 26 us, which is 5 us after the end of `gemm`.
     assert_eq!(length(&["--graphs", "--scale", "gemm=0.1"]), 76);
-    // If there is no wait, the run ends with `relu`.
+    // If the wait is removed, the run ends with `relu`.
     assert_eq!(length(&["--no-sync"]), 120);
-    // `relu` begins at 35 us. `gemm` ends last, at 75 us.
+    // `relu` begins at 35 us. The kernel that ends last is `gemm`, at 75 us.
     assert_eq!(length(&["--streams", "+1"]), 85);
     assert_eq!(length(&["--streams", "+1:relu"]), 85);
     // The host waits for `gemm`, which ends at 135 us.
     assert_eq!(length(&["--streams", "+1", "--scale", "gemm=2"]), 145);
-    // With both changes, `relu` begins at 35 us, when its launch arrives.
+    // With both changes, `relu` begins at 35 us, because its launch arrives then.
     assert_eq!(length(&["--streams", "+1:relu", "--scale", "relu=2"]), 125);
 }
 

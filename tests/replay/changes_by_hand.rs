@@ -1,5 +1,5 @@
-//! Tests changes and lags that the random programs do not have, on small programs. The expected times, in us, are
-//! computed by hand.
+//! Tests, on small programs, those changes and lags that the random programs do not have. The expected times, in us,
+//! are computed by hand.
 
 use serde_json::{Value, json};
 
@@ -43,9 +43,10 @@ fn wait_for_all(trace: Trace, id: u32, (from, to): (u32, u32)) -> Trace {
     }))
 }
 
-/// Returns a trace of 20 launches, each followed by a wait. Launch calls take 4, 6 or 8 us. Kernels begin 3 us after
-/// their call ends, but every fourth kernel begins after 2 us. The kernels 3 and 15 begin 40 us later, for a reason
-/// that is not recorded. Kernels take 20 us, waits return 5 us after the kernel, and the next launch begins 2 us later.
+/// Returns a trace of 20 launches, each followed by a wait. Launch calls take 4, 6 or 8 us. Most kernels begin 3 us
+/// after their call ends, but every fourth kernel begins 2 us after its call ends. The kernels 3 and 15 begin 40 us
+/// later, for a reason that is not recorded. Kernels take 20 us, waits return 5 us after the kernel, and the next
+/// launch begins 2 us later.
 fn late_kernels(name: &str) -> String {
     let (mut trace, mut now) = (Trace::default(), 0);
     for at in 0..20 {
@@ -67,7 +68,7 @@ fn lags_of_launches_are_counted_from_the_end_of_their_calls_if_these_vary() {
     let said = tables(&["replay", &late_kernels("replay-lags")]);
     let lags = said["lags"].as_array().unwrap();
     let launch = lags.iter().find(|row| row["of"] == "launch").unwrap();
-    // The two late kernels do not count for the lag.
+    // The late kernels 3 and 15 do not count for the lag.
     let expected = json!({
         "of": "launch", "from": "end of the call", "function": "cudaLaunchKernel", "submitted": "kernel",
         "lag_ns": 3_000, "samples": 18,
@@ -98,7 +99,7 @@ fn events_do_not_count_as_gaps_between_kernels() {
 fn the_second_half_is_predicted_from_the_lags_of_the_first() {
     let said = tables(&["replay", &late_kernels("replay-model"), "--model"]);
     // In the replay, kernel 15 is not late, and kernels 12 and 16 begin after 3 us instead of 2 us. The first half of
-    // the run is as recorded.
+    // the run takes the same time as in the recording.
     assert_eq!(said["replay"][0]["difference_ns"], -38_000, "{said:#}");
 }
 
@@ -110,7 +111,7 @@ fn kernels_that_begin_after_their_calls_begin_earlier_if_these_are_shorter() {
     assert_eq!(said["total"][0]["change_ns"], -1_000 * (7 * 2 + 7 * 4 + 6 * 6), "{said:#}");
 }
 
-/// Returns a trace in which a copy to the host, whose call waits for it, is between two kernels.
+/// Returns a trace in which a copy to the host is between two kernels; the call of the copy waits for the copy.
 fn copy_that_waits() -> Trace {
     let trace = Trace::default().call("cudaLaunchKernel", 1, 5, (0, 10)).kernel("gemm", 1, 7, (15, 75));
     let trace = copy(trace.call("cudaMemcpy", 2, 5, (20, 90)), 2, 7, (75, 85));
@@ -133,8 +134,8 @@ fn a_copy_that_waits_does_not_take_the_time_of_a_launch() {
 #[test]
 fn no_stream_waits_for_communication_that_overlaps() {
     let reduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
-    // PyTorch computes on the default stream 7. Other streams may wait for the default stream too, so the test also
-    // uses stream 13.
+    // PyTorch computes on the default stream 7. Streams other than stream 7 may wait for the default stream too, so the
+    // test also uses stream 13.
     for compute in [13, 7] {
         let trace =
             Trace::default().call("cudaLaunchKernel", 1, 5, (0, 5)).kernel("gemm", 1, compute, (5, 75));
@@ -143,7 +144,7 @@ fn no_stream_waits_for_communication_that_overlaps() {
         let trace = wait(trace, 5, 15, 20, compute);
         let trace = trace.call("cudaLaunchKernel", 7, 5, (20, 24)).kernel("relu", 7, compute, (145, 165));
         let trace = wait_for_all(trace, 8, (30, 170));
-        // `relu` runs from 80 to 100 us, and the wait returns 5 us after the communication.
+        // `relu` runs from 80 to 100 us, and the wait returns 5 us after the communication ends.
         assert_eq!(change(trace, "what-if-overlap", &["--overlap-comm"]), (170, 145), "{compute}");
     }
 }
@@ -176,8 +177,9 @@ fn no_graph_contains_half_a_millisecond_of_host_code() {
     let trace = trace.call("cudaLaunchKernel", 2, 5, (20, 29)).kernel("two", 2, 7, (35, 40));
     let trace = trace.call("cudaLaunchKernel", 3, 5, (530, 540)).kernel("three", 3, 7, (545, 550));
     let trace = trace.call("cudaLaunchKernel", 4, 5, (550, 560)).kernel("four", 4, 7, (565, 570));
-    // The first two launches become one launch of 10 us. Then the host works for 501 us. The other launches become one
-    // launch from 511 to 521 us. The kernel `three` begins at 526 us, and `four` ends at 536 us.
+    // The first two launches become one launch of 10 us. After this launch, the host works for 501 us. The third and
+    // the fourth launch become one launch from 511 to 521 us. The kernel `three` begins at 526 us, and `four` ends at
+    // 536 us.
     assert_eq!(change(trace, "what-if-graph-pause", &["--graphs"]), (570, 536));
 }
 

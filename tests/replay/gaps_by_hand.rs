@@ -1,4 +1,5 @@
-//! Tests the minimum gap between two kernels on a stream, if the recorded run does not show this gap. Times are in us.
+//! Tests the minimum gap between two kernels on a stream that a replay assumes if the recorded run does not show this
+//! gap. Times are in us.
 
 use serde_json::Value;
 
@@ -15,7 +16,7 @@ fn launches(count: u32) -> Trace {
     trace
 }
 
-/// Returns the number of unknown gaps, and the total time in us once all launches are replaced by one graph launch.
+/// Returns the number of unknown gaps, and the total time in us if all launches are replaced by one graph launch.
 fn as_graph(trace: Trace, name: &str) -> (Option<u64>, u64) {
     let said = tables(&["what-if", trace.write(name).to_str().unwrap(), "--graphs"]);
     let rules = said["assumptions"].as_array().unwrap();
@@ -27,8 +28,8 @@ fn as_graph(trace: Trace, name: &str) -> (Option<u64>, u64) {
 fn a_gap_that_no_kernels_show_is_an_assumption() {
     // The kernels run from 15 to 23 us without gaps, because three gaps between kernels are unknown and count as 0.
     assert_eq!(as_graph(launches(4), "gap-unknown"), (Some(3), 23));
-    // `after` begins 1 us after `large`, because its launch came long before. So all gaps are 1 us long. The tiny
-    // kernels run from 15 to 26 us, `large` from 27 to 47 us, and `after` from 48 to 51 us.
+    // `after` begins 1 us after the end of `large`, because its launch was made long before. Therefore all gaps are 1
+    // us long. The tiny kernels run from 15 to 26 us, `large` from 27 to 47 us, and `after` from 48 to 51 us.
     let trace = launches(4).call("cudaLaunchKernel", 5, 5, (40, 48)).kernel("large", 5, 7, (55, 75));
     let trace = trace.call("cudaLaunchKernel", 6, 5, (50, 58)).kernel("after", 6, 7, (76, 79));
     assert_eq!(as_graph(trace, "gap-known"), (None, 51));

@@ -22,7 +22,7 @@ use random_program::{
     end_with_host_functions as end_of, number,
 };
 
-/// Kinds of rows that determine the times of a program. torch.profiler does not write them, but other tools do
+/// Kinds of rows that determine the times of a program. torch.profiler does not write these rows, but other tools do
 /// (docs/replay.md).
 const ROWS: (&str, &str) = ("GPUSIM_KINETO_ROWS", "streams,host_functions,threads,events");
 
@@ -80,7 +80,7 @@ const EDITS: [Edit; 8] = [
     },
 ];
 
-/// A random program, which the seed determines.
+/// A random program, whose steps the seed determines.
 #[derive(Clone, Copy, Debug)]
 struct Program {
     seed: u32,
@@ -125,7 +125,7 @@ fn check(program: Program, counts: &mut Counts) {
     let end = end_of(&outcome.schedule);
     for edit in &EDITS {
         let (code, said, errors) = gpuflame(&[&["what-if", input], edit.options].concat());
-        // This error means that the program has no kernel with this name, or no wait.
+        // This error message means that the program has no kernel with this name, or no wait.
         if code == Some(1) && errors.contains("no work has a name") || errors.contains("no call is recorded")
         {
             continue;
@@ -162,8 +162,8 @@ fn check(program: Program, counts: &mut Counts) {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Returns the features that the random program of this seed leaves out. There are eight sets of such features, which
-/// the seeds use in turn. The last set of features is empty.
+/// Returns the features that the random program with this seed leaves out. There are eight sets of such features, and
+/// the seeds use them in turn. The last set of features is empty.
 fn left_out(seed: u32) -> u32 {
     let known = HOST_FUNCTIONS | THREADS;
     match seed % 8 {

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::records_by_hand::predict_file;
 
-/// Tables that every export with CUDA calls has. Columns of names contain either string ids or the strings themselves.
+/// Tables that every export with CUDA calls has. Columns for names contain either string ids or the names themselves.
 const TABLES: &str = "
     CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);
@@ -87,7 +87,7 @@ fn predict(export: &Export, name: &str, options: &[&str]) -> (u64, Vec<String>) 
     predict_file(&export.write(name), options)
 }
 
-/// Returns an export in which a thread waits for `first`, and then meets another thread at a barrier. The other thread
+/// Returns an export in which a thread waits for `first`, and then meets another thread at a barrier. The second thread
 /// launches `last`.
 fn two_threads() -> Export {
     Export::new()
@@ -118,7 +118,7 @@ fn locks_of_cuda_and_other_functions_of_the_system_do_not_order_threads() {
         .thread_wait("pthread_mutex_lock", 5, (2, 4))
         .thread_wait("pthread_mutex_lock", 6, (2, 4))
         .thread_wait("pthread_mutex_lock", 5, (20, 70))
-        // These waits do not matter: thread 9 does not call CUDA, and `poll` does not wait for a call of a thread.
+        // These waits have no effect: thread 9 does not call CUDA, and `poll` does not wait for a call of a thread.
         .thread_wait("pthread_barrier_wait", 9, (12, 85))
         .thread_wait("poll", 6, (86, 89))
         .thread_wait("pthread_cond_wait", 6, (86, 89));
@@ -127,8 +127,8 @@ fn locks_of_cuda_and_other_functions_of_the_system_do_not_order_threads() {
 
 #[test]
 fn a_wait_for_a_thread_whose_call_was_too_short_for_a_row_is_named() {
-    // By default, Nsight Systems leaves out calls shorter than 1 us. The call of the thread that arrives last at a
-    // barrier is that short.
+    // By default, Nsight Systems leaves out calls shorter than 1 us. The call by the thread that arrives last at a
+    // barrier is shorter than 1 us.
     let (_, rules) = predict(&two_threads(), "short", &["--scale", "first=0.5"]);
     assert_eq!(rules, ["hand_off"]);
 }

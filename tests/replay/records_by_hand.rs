@@ -27,7 +27,7 @@ fn predict(trace: Trace, name: &str, options: &[&str]) -> (u64, Vec<String>) {
     predict_file(trace.write(&format!("records-{name}")).as_ref(), options)
 }
 
-/// Does the same as `predict`, for a trace file.
+/// Like `predict`, but reads a trace file.
 pub(super) fn predict_file(file: &Path, options: &[&str]) -> (u64, Vec<String>) {
     let tables = tables(&[&["what-if", file.to_str().unwrap()], options].concat());
     let rules = tables["assumptions"].as_array().unwrap().iter();
@@ -101,12 +101,13 @@ fn a_barrier_opens_when_the_last_thread_arrives() {
     let trace = || thread_wait(Trace::clone(&trace), "pthread_barrier_wait", 5, (85, 85));
     // `first` ends at 45 us, its wait returns at 55 us, and the other thread launches `last` at 60 us.
     assert_eq!(predict(trace(), "barrier", &["--scale", "first=0.5"]), (85_000, vec![]));
-    // The waiting thread arrives at the barrier at 25.6 us at the earliest, which is later than the other thread.
+    // The waiting thread arrives at the barrier at 25.6 us at the earliest, which is later than the arrival of the
+    // second thread.
     assert_eq!(predict(trace(), "barrier-short", &["--scale", "first=0.01"]), (55_600, vec![]));
 }
 
-/// Returns a trace in which the kernel `early` allows the next kernel to begin after 20 us. The kernel `next` takes 40
-/// us if it runs alone, and ends at least 10 us after `early`.
+/// Returns a trace in which the kernel `early` allows the next kernel to begin after 20 us. If the kernel `next` runs
+/// alone, it takes 40 us; it ends at least 10 us after `early`.
 fn programmatic() -> Trace {
     let call: Value = json!({
         "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 1, "tid": 5, "ts": 50, "dur": 10,
@@ -168,13 +169,13 @@ fn two_threads() -> Trace {
 fn a_wait_before_the_record_of_its_event_does_not_hold_the_stream() {
     // The event is still recorded before the wait, so `second` begins when `first` ends.
     assert_eq!(predict(two_threads(), "order", &["--launch-ns", "12000"]), (85_000, vec![]));
-    // The event is recorded at 20 us, after the wait at 15 us. So `second` runs from 32 to 42 us, and `first` ends
-    // last.
+    // The event is recorded at 20 us, after the wait at 15 us. Therefore `second` runs from 32 to 42 us, and `first`
+    // ends last.
     assert_eq!(predict(two_threads(), "other-order", &["--launch-ns", "20000"]), (75_000, vec![]));
 }
 
 /// Returns a trace in which a CUDA event is recorded on an empty stream at 10 us, and after `long` at 25 us. The wait
-/// at 22 us names the first record.
+/// at 22 us refers to the first of these records.
 fn two_records() -> Trace {
     let mut trace = Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -212,7 +213,7 @@ fn a_wait_after_a_further_record_of_its_event_is_for_this_record() {
     // The calls keep their order: the wait is at 26 us, and the second record at 27 us. `last` begins 15 us after its
     // call at 28 us.
     assert_eq!(predict(two_records(), "same-record", &["--launch-ns", "12000"]), (143_000, vec![]));
-    // The second record is at 35 us, and the wait at 42 us. So `last` begins when `long` ends, at 115 us, and not at 59
-    // us (44 + 15).
+    // The second record is at 35 us, and the wait at 42 us. Therefore `last` begins when `long` ends, at 115 us, and
+    // not at 59 us (44 + 15).
     assert_eq!(predict(two_records(), "further-record", &["--launch-ns", "20000"]), (215_000, vec![]));
 }

@@ -49,16 +49,16 @@ fn a_step_lasts_from_its_begin_to_its_end() {
     assert_eq!(steps(&file, &["--scale", ".=1"]), (recorded.clone(), recorded.clone()));
     // Each wait lasts 65 us, which `--no-sync` removes.
     assert_eq!(steps(&file, &["--no-sync"]), (recorded.clone(), vec![50, 340, 55]));
-    // `gemm` takes 30 us less. No step waits for `tail`.
+    // With this change, `gemm` takes 30 us less. No step waits for the kernel `tail`.
     assert_eq!(steps(&file, &["--gpu-speed", "2"]), (recorded, vec![85, 375, 90]));
 }
 
 #[test]
 fn a_step_saves_a_tenth_of_its_own_host_time() {
     let file = slow_loader("steps-causal");
-    // The host time on the path is 20 us after each wait, and 300 us before the launch of step 2. The launch call of 10
-    // us is on the path too. But a shorter call saves nothing, because the kernel begins 15 us after the call begins in
-    // any case.
+    // The host time on the critical path is 20 us after each wait, and 300 us before the launch of step 2. The launch
+    // call of 10 us is on the critical path too. However, a shorter call saves nothing, because the kernel begins 15 us
+    // after the call begins in any case.
     for (number, host) in [("1", 20_000), ("2", 320_000)] {
         let said = tables(&["causal", &file, "--step", number]);
         let row = |name: &str| {
@@ -80,8 +80,8 @@ fn a_step_that_ends_after_the_calls_of_another_thread_keeps_its_distance_from_th
         trace = trace.kernel("small", id, 7, (at + 12, at + 13));
     }
     let file = trace.write("steps-hand-off");
-    // The calls then take 2 us: they are at 10 to 12, 17 to 19, 39 to 41, and 76 to 78 us. So the steps last from 0 to
-    // 46 us, and from 51 to 88 us.
+    // The calls then take 2 us: they are at 10 to 12, 17 to 19, 39 to 41, and 76 to 78 us. Therefore the steps last
+    // from 0 to 46 us, and from 51 to 88 us.
     let lengths = steps(file.to_str().unwrap(), &["--launch-ns", "2000"]);
     assert_eq!(lengths, (vec![70, 45], vec![46, 37]));
 }

@@ -1,4 +1,4 @@
-// Launches from many fibers of Boost.Context, which take turns after every launch. Arguments: FIBERS LAUNCHES
+// Makes launches from many fibers of Boost.Context; after every launch, another fiber runs. Arguments: FIBERS LAUNCHES
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
 

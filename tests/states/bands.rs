@@ -69,8 +69,8 @@ fn idle_time_is_charged_to_the_function_in_which_the_thread_was_late() {
         rows.iter().map(row).collect::<Vec<_>>(),
         [
             (20, 20, 1, format!("{main};train.py(9): load")),
-            // From 15 to 30 us the GPU is busy but stream 20 is idle. So the launch itself is the cause of the stream's
-            // idle time.
+            // From 15 to 30 us the GPU is busy but stream 20 is idle. Therefore the launch itself is the cause of the
+            // stream's idle time.
             (20, 15, 1, format!("{main};cudaLaunchKernel")),
             // This row counts the times from 100 to 105 us and from 125 to 130 us.
             (20, 10, 0, main.to_owned()),

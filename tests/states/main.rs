@@ -64,10 +64,11 @@ fn stream_states(ops: &[&Value], mut waits: BTreeMap<u64, u64>, window: (u64, u6
     states
 }
 
-/// Returns the states of all streams in a schedule, and the streams about whose waits a trace does not say enough.
-/// There are three such waits. The first is for work without rows (host functions, and moves of unified memory). The
-/// second is for an event that an implicit wait delayed until after the work on the event's own stream. The third is
-/// for an event without a record, if no event in the trace has a record.
+/// Returns the states of all streams in a schedule, and the streams about whose waits a trace does not contain enough
+/// information. A trace does not contain enough information about three kinds of waits. The first kind is a wait for
+/// work without rows (host functions, and moves of unified memory). The second kind is a wait for a CUDA event that an
+/// implicit wait delayed until after the work on the event's own stream. The third kind is a wait for a CUDA event
+/// without a record, if no event in the trace has a record.
 fn expected(schedule: &[Value], has_records: bool) -> (BTreeMap<Key, Intervals>, BTreeSet<Key>) {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let in_trace = |row: &&Value| row["kind"] != "host" && row["kind"] != "pages";
@@ -104,7 +105,7 @@ fn expected(schedule: &[Value], has_records: bool) -> (BTreeMap<Key, Intervals>,
     (states, unclear)
 }
 
-/// Returns whether any wait in a trace names the record of its event.
+/// Returns whether any wait in a trace refers to the record of its CUDA event.
 fn names_records(trace: &str) -> bool {
     let trace: Value = serde_json::from_str(trace).unwrap();
     let records = |row: &Value| row["args"]["wait_on_cuda_event_record_corr_id"].as_i64();
@@ -121,7 +122,7 @@ fn without_waiting(intervals: &Intervals) -> Intervals {
     merged
 }
 
-/// Returns the states as the command prints them. The start of the window is added to their times.
+/// Returns the states that the command prints. The start of the window is added to their times.
 fn printed(trace: &str, name: &str, first: u64) -> BTreeMap<Key, Intervals> {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
     std::fs::write(&file, trace).unwrap();

@@ -1,5 +1,5 @@
-//! Tests the states of real traces. The states of each stream must add up to the window, and each GPU must be busy for
-//! as long as `gpuflame info` prints.
+//! Tests the states of real traces. The durations of the states of each stream must add up to the window, and each GPU
+//! must be busy for as long as `gpuflame info` prints.
 
 use std::collections::BTreeMap;
 

@@ -23,7 +23,8 @@ fn stragglers(folder: &Path, args: &[&str]) -> Value {
     serde_json::from_str(&command::gpuflame(folder, args).ok().stdout).unwrap()
 }
 
-/// Returns a file or folder of real traces. If there is none, prints why the test is skipped and returns `None`.
+/// Returns a file or folder of real traces. If there is no such file or folder, prints why the test is skipped and
+/// returns `None`.
 fn real(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("GPUFLAME_TRACES").map(PathBuf::from);
     let path = folder.map(|folder| folder.join(name)).filter(|path| path.exists());

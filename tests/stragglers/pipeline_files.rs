@@ -11,11 +11,11 @@ use parquet::schema::parser::parse_message_type;
 use super::command::gpuflame;
 use super::{assert_near, number, row, scratch, stragglers};
 
-/// An operation, as (stage, kind, sequence number, start and end in seconds). The data-parallel rank and the step of
-/// every operation are 0.
+/// An operation, as (stage, kind, sequence number, start and end in seconds). In every operation, the data-parallel
+/// rank and the step are 0.
 type Op = (i32, &'static str, i32, f32, f32);
 
-/// A job with two stages and two microbatches. The last stage takes twice as long as the first.
+/// A job with two stages and two microbatches. The last stage takes twice as long as the first stage.
 const TWO_STAGES: [Op; 20] = [
     (0, "forward-compute", 0, 0.0, 1.0),
     (0, "forward-compute", 1, 1.0, 2.0),
@@ -160,7 +160,7 @@ fn damaged_files_never_panic() {
     let file = folder.join("in.parquet");
     write(&file, &TWO_STAGES, "optype");
     let whole = fs::read(&file).unwrap();
-    // Each turn changes one byte at a random place. The random numbers are a linear congruential sequence.
+    // In each turn, the test changes one byte at a random place. The random numbers are a linear congruential sequence.
     let mut random = 7_u64;
     for turn in 0..60 {
         let mut bytes = whole.clone();

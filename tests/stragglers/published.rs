@@ -71,8 +71,8 @@ fn the_shares_of_the_last_stage_and_of_the_worst_workers_are_the_published_ones(
     }
 }
 
-/// The slowdown by a part (a stage, a data-parallel rank or a kind) is the slowdown of the job if only this part keeps
-/// its measured durations.
+/// The slowdown by a part (a stage, a data-parallel rank or a kind) is the slowdown that the job has if only this part
+/// keeps its measured durations.
 #[test]
 fn the_slowdowns_by_stage_rank_and_kind_are_the_published_ones() {
     let Some(folder) = real("stragglers") else { return };

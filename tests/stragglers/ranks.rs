@@ -21,7 +21,7 @@ fn ranks_with_clocks_apart_have_the_slowdown_computed_by_hand() {
     {
         assert_near(key, number(whole, key), expected, 0.5);
     }
-    // The means over the ranks are 15 us for the work before the gather, 5 us for the idle time, and 15 us for the work
+    // The means over all ranks are 15 us for the work before the gather, 5 us for the idle time, and 15 us for the work
     // before the reduce.
     assert_near("S", number(whole, "slowdown"), 1.3, 1e-9);
     assert_near("rank 1", number(row(&output, "evened_out", "name", "1"), "saved_ns"), 10_000.0, 0.5);
@@ -41,8 +41,8 @@ fn even_ranks_have_the_step_time_computed_by_hand() {
         |args: &[&str]| gpuflame(&folder, [&["-q", "what-if"], args, &["--format", "json"]].concat());
     let output: Value =
         serde_json::from_str(&what_if(&["rank0.json", "rank1.json", "--ranks-even"]).ok().stdout).unwrap();
-    // The run has two steps of 65 us. With the means, each step has 15 us of work, 5 us of idle time, a gather of 10
-    // us, 15 us of work and a reduce of 5 us.
+    // The run has two steps of 65 us. If every rank takes the mean times, each step has 15 us of work, 5 us of idle
+    // time, a gather of 10 us, 15 us of work and a reduce of 5 us.
     let total = &output["total"][0];
     assert_eq!((&total["before_ns"], &total["after_ns"]), (&130_000.into(), &100_000.into()), "{output:#}");
     for step in output["steps"].as_array().unwrap() {
@@ -104,8 +104,8 @@ fn the_ranks_of_a_real_job_have_the_slowdown_of_an_independent_script() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// All ranks of the job are on one machine and have the same clock. So the shift that the test adds to a rank is the
-/// true difference between the clocks.
+/// All ranks of the job are on one machine and have the same clock. Therefore the shift that the test adds to a rank is
+/// the true difference between the clocks.
 #[test]
 fn the_stated_error_of_the_clocks_is_not_smaller_than_the_true_one() {
     let Some(folder) = dlrm("dlrm-clocks") else { return };

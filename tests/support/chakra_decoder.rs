@@ -125,7 +125,7 @@ fn node(bytes: &[u8]) -> Node {
     node
 }
 
-/// Decodes a Chakra file. Returns the attributes in its metadata, and all nodes.
+/// Decodes a Chakra file. Returns the attributes in the metadata of the file, and all nodes.
 pub(crate) fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
     let (mut at, mut messages) = (0, Vec::new());
     while at < bytes.len() {

@@ -20,8 +20,8 @@ pub fn gpuflame<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A
 
 /// Runs `gpuflame ARGS` in `folder` with `input` as its standard input.
 pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A>, input: &[u8]) -> Ran {
-    // Cargo sets this variable only for the command's package. Other packages compile this file, but do not call this
-    // function.
+    // Cargo sets this variable only for the command's package. Packages other than the command's compile this file, but
+    // do not call this function.
     #[allow(clippy::option_env_unwrap)]
     let mut command = Command::new(option_env!("CARGO_BIN_EXE_gpuflame").unwrap());
     command.args(args).current_dir(folder);

@@ -27,8 +27,8 @@ use gpuflame_model::record::{
     SetDetail, StreamId, ThreadId, WindowEdge, Writer,
 };
 
-/// Time 0 of the picture above, in ns since the epoch. This time is an odd number of nanoseconds, which an `f64` in
-/// microseconds cannot represent.
+/// Time 0 of the picture at the top of this file, in ns since the epoch. This time is an odd number of nanoseconds,
+/// which an `f64` in microseconds cannot represent.
 pub const BASE: u64 = 1_760_000_000_123_456_789;
 
 /// Folded stacks of the recording, computed by hand.
@@ -131,7 +131,7 @@ fn micros(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 
-/// Returns the details of a kernel whose name has the id `name`.
+/// Returns the details of a kernel; `name` is the id of the kernel's name.
 pub fn kernel(name: u32) -> Detail {
     Detail::Kernel(KernelDetail {
         name: NameId(name),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::support::compile;
 
-/// Type of the library's function `evaluate`. This function makes the given number of Python frames, and then calls the
+/// Type of the library's function `evaluate`. `evaluate` makes the given number of Python frames, and then calls the
 /// given function with the given pointer. The innermost Python function is `function_b`.
 pub(crate) type Evaluate = extern "C" fn(c_int, extern "C" fn(*mut c_void), *mut c_void) -> c_int;
 

@@ -42,7 +42,7 @@ pub fn scratch(name: &str) -> PathBuf {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{run}", std::process::id()));
-    // Process ids are reused, so an earlier process may have left a folder of this name.
+    // Process ids are reused, so an earlier process may have left a folder with the same name.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
@@ -120,7 +120,7 @@ pub fn plugin(name: &str) -> PathBuf {
 /// Way in which gpuflame is loaded into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The environment does not load gpuflame.
+    /// The environment does not make the program load gpuflame.
     None,
     /// `CUDA_INJECTION64_PATH` names gpuflame.
     Injected,
@@ -128,7 +128,7 @@ pub enum Way {
     Preloaded,
 }
 
-/// A run of a program under gpuflame that has not started yet.
+/// A run of a program under gpuflame; the run has not started yet.
 pub struct Run {
     command: Command,
     folder: PathBuf,
@@ -155,8 +155,8 @@ impl Run {
             }
         }
         command.current_dir(&folder).stdin(Stdio::null());
-        // If a shell started the tests in the background, they may ignore these signals, and their programs would
-        // inherit this. Therefore the child restores the default actions of these signals.
+        // If a shell started the tests in the background, the tests may ignore these signals, and the programs that
+        // they start would inherit this. Therefore the child restores the default actions of these signals.
         let defaults = || {
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
                 // SAFETY: setting a signal to its default action needs no handler.
@@ -218,9 +218,9 @@ impl Run {
         done
     }
 
-    /// Runs the program and returns its results, also if it fails.
+    /// Runs the program and returns its results, even if it fails.
     pub fn done(mut self) -> Done {
-        // Try again while exec fails: a child that another test has just forked may still have this test's program file
+        // If exec fails, try again: a child that another test has just forked may still have this test's program file
         // open for writing.
         let mut output = self.command.output();
         for _ in 0..100 {
@@ -233,7 +233,8 @@ impl Run {
         Done::from_output(output.unwrap(), self.folder)
     }
 
-    /// Returns the command and the folder in which it runs, for callers that start it and wait for it themselves.
+    /// Returns the command and the folder in which it runs, for callers that start the command and wait for it
+    /// themselves.
     pub fn into_command(self) -> (Command, PathBuf) {
         (self.command, self.folder)
     }
@@ -278,7 +279,7 @@ impl Done {
     }
 
     /// GPU time for each pair of call site and leaf frame. API call frames are removed, so that tests can compare the
-    /// result with the truth file.
+    /// times with the truth file.
     pub fn by_site(&self) -> BTreeMap<(String, String), u64> {
         let mut sums = BTreeMap::new();
         for (mut frames, weight) in self.folded() {
@@ -327,7 +328,7 @@ impl Done {
     }
 
     /// Asserts that the outputs contain exactly the GPU work that ran: the same nanoseconds, under the stack of the
-    /// call site. Also asserts that the ledger has the same counts.
+    /// call site. Also asserts that the ledger contains the same counts.
     pub fn assert_exact(&self) {
         self.assert_exact_as(&self.truth());
     }
@@ -400,7 +401,7 @@ pub fn plain(symbol: &str) -> &str {
     rest[..rest.len() - name.len()].parse().ok().and_then(|length| name.get(..length)).unwrap_or(symbol)
 }
 
-/// Returns the path of the program `what` that `tests/runtimes.sh` installs, for `python` if given. If the program is
+/// Returns the path of the program `what` that `tests/runtimes.sh` installs, for `python` if given. If this program is
 /// not available, prints the reason and returns `None`.
 pub fn installed(what: &str, python: Option<&Path>) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");

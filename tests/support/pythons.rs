@@ -20,7 +20,7 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
 
 /// Returns the path of a Python that can build gpuflame's Python package; `tests/python/install` installs this Python.
 /// If no such Python is installed, the function skips the test.
-#[allow(dead_code)] // Some test binaries build no package.
+#[allow(dead_code)] // Test binaries that build no package do not use this function.
 pub fn package_builder() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("python/arrow/bin/python");

@@ -11,7 +11,7 @@ pub(crate) const PROGRAMMATIC: u32 = 2;
 pub(crate) const HOST_FUNCTIONS: u32 = 4;
 pub(crate) const LEGACY_STREAM: u32 = 8;
 pub(crate) const THREADS: u32 = 16;
-#[allow(dead_code)] // only some tests leave out this feature
+#[allow(dead_code)] // not every test leaves out this feature
 pub(crate) const HOST_NODES: u32 = 32;
 
 /// Runs a random program with 60 steps per thread on two GPUs. `without` are the features to leave out, `variables` the
@@ -31,7 +31,7 @@ pub(crate) fn number(row: &Value, key: &str) -> u64 {
 
 /// Time at which the last API call or GPU operation in a trace ends. In this trace, stream host functions have no
 /// records.
-#[allow(dead_code)] // other tests use traces with host functions
+#[allow(dead_code)] // used by tests whose traces contain host functions
 pub(crate) fn end_of(schedule: &[Value]) -> u64 {
     let rows = schedule.iter().filter(|row| row["what"] == "op" || row["what"] == "call");
     let known = rows.filter(|row| row["kind"] != "pages" && (row["kind"] != "host" || row["graph"] != 0));
@@ -39,7 +39,7 @@ pub(crate) fn end_of(schedule: &[Value]) -> u64 {
 }
 
 /// Time at which the last API call or GPU operation ends in a trace that also contains stream host functions.
-#[allow(dead_code)] // other tests use traces without host functions
+#[allow(dead_code)] // used by tests whose traces do not contain host functions
 pub(crate) fn end_with_host_functions(schedule: &[Value]) -> u64 {
     let rows = schedule.iter().filter(|row| row["what"] == "op" || row["what"] == "call");
     rows.filter(|row| row["kind"] != "pages").map(|row| number(row, "end")).max().unwrap()

@@ -30,8 +30,9 @@ pub fn write_rank(folder: &Path, rank: u32, steps: &[(u64, u64)], kernels: &[(&s
 }
 
 /// Writes the traces of two ranks whose clocks are 11.5 s apart, with three steps of 65 us. In each step, rank 0 first
-/// works for 10 us, and rank 1 works for 20 us and is idle for 10 us. A gather follows, which takes 10 us. Then rank 0
-/// works for 20 us and rank 1 works for 10 us. The reduce at the end of the step takes 5 us.
+/// works for 10 us, and rank 1 first works for 20 us and is idle for 10 us. After that, both ranks run a gather, which
+/// takes 10 us. After the gather, rank 0 works for 20 us and rank 1 works for 10 us. The reduce at the end of the step
+/// takes 5 us.
 pub fn two_ranks(folder: &Path) {
     for rank in 0..2 {
         let (mut steps, mut kernels) = (Vec::new(), Vec::new());

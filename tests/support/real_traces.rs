@@ -1,4 +1,4 @@
-//! Finds traces that other tools recorded. Tests check a property of all these traces.
+//! Finds traces that other tools recorded. Tests check properties that all these traces must have.
 #![allow(dead_code, unreachable_pub)] // Some test binaries use only a part of this module.
 
 use std::path::{Path, PathBuf};

@@ -37,8 +37,8 @@ impl Recording {
         Self { callbacks, records }
     }
 
-    /// Returns lines that only this recording has (marked `-`), and lines that only `other` has (marked `+`). The
-    /// result is empty if the recordings agree.
+    /// Returns the lines that only this recording has (marked `-`), and the lines that only the recording `other` has
+    /// (marked `+`). If the recordings agree, the returned list is empty.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = diff("callback", &self.callbacks, &other.callbacks);
         found.extend(diff("record", &self.records, &other.records));
@@ -59,7 +59,7 @@ impl Ids {
         })
     }
 
-    /// Renumbers an id. The id 0 stays 0, because it means that there is no id.
+    /// Renumbers an id. The id 0 stays 0, because 0 means that there is no id.
     fn rename_some(&mut self, what: &'static str, id: u64) -> usize {
         if id == 0 { 0 } else { self.rename(what, id) }
     }
@@ -174,8 +174,9 @@ fn records_of(row: &Value, ids: &mut Ids) -> Vec<String> {
         (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
     let places = row["at"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap() as usize);
     let names = row["names"].as_array().unwrap();
-    // The driver makes overhead records (kind 17) for its own work, such as loading a module. Their number differs from
-    // run to run, and gpuflame does not enable them. Therefore the comparison skips overhead records.
+    // The driver makes overhead records (kind 17) for its own work, such as loading a module. The number of overhead
+    // records differs from run to run, and gpuflame does not enable them. Therefore the comparison skips overhead
+    // records.
     let is_overhead = |at: &usize| bytes[*at..].starts_with(&17_u32.to_le_bytes());
     places
         .zip(names)
@@ -210,7 +211,7 @@ fn record(bytes: &[u8], name: &Value, ids: &mut Ids) -> String {
     text + if is_timed { " timed" } else { " not timed" }
 }
 
-/// Returns the lines that are not part of a longest common subsequence of both lists.
+/// Returns those lines that are not part of a longest common subsequence of both lists.
 fn diff(what: &str, one: &[String], other: &[String]) -> Vec<String> {
     let width = other.len() + 1;
     let mut longest = vec![0_u32; (one.len() + 1) * width];

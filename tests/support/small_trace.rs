@@ -25,7 +25,7 @@ impl Trace {
         self
     }
 
-    #[allow(dead_code)] // only some tests have host waits
+    #[allow(dead_code)] // not every test has host waits
     pub(crate) fn sync(mut self, id: u32, stream: u32, (from, to): (u32, u32)) -> Self {
         self.0.push(json!({
             "ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": stream, "ts": from,
@@ -39,7 +39,7 @@ impl Trace {
     }
 
     /// Adds a trace event of any kind.
-    #[allow(dead_code)] // only some tests have other trace events
+    #[allow(dead_code)] // not every test has trace events of other kinds
     pub(crate) fn add(mut self, event: Value) -> Self {
         self.0.push(event);
         self

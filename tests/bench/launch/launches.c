@@ -22,7 +22,8 @@ OWN_FRAME static void launch(int depth, unsigned path)
     KEEP_FRAME();
 }
 
-/* Two functions with frames of different sizes. At each of the last four calls, `path` selects one of the two. */
+/* Two functions with frames of different sizes. At each of the last four calls, `path` selects one of these
+ * functions. */
 OWN_FRAME static void left(int depth, unsigned path);
 OWN_FRAME static void right(int depth, unsigned path)
 {

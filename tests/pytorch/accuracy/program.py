@@ -43,8 +43,8 @@ class Program:
         return graph
 
     def block_work(self, block):
-        # No later operation in the step needs the result of `tril`. So `tril` can run on a side stream. Without
-        # --side-stream the program makes the same calls, so that the stream is the only difference.
+        # No later operation in the step needs the result of `tril`. Therefore `tril` can run on a side stream. Without
+        # --side-stream, the program makes the same calls on one stream, so that the stream is the only difference.
         with torch.cuda.stream(self.side if self.options.side_stream else torch.cuda.current_stream()):
             torch.tril(self.square)
         block(self.input)

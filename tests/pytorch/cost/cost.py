@@ -46,9 +46,9 @@ WARM_UP = 50
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 
 # Environment variables that each loop sets. In the first loop a launch costs nothing; in the second loop a launch takes
-# 4 us, as with a traced driver. The other two loops are the same, but the CPU waits for the GPU. If a launch takes 4
-# us, the launches of a step take longer than its kernels usually do. So in the last loop the kernels of the products
-# are longer.
+# 4 us, as with a traced driver. The third and the fourth loop are the same as the first two, but the CPU waits for the
+# GPU. If a launch takes 4 us, the launches of a step take longer than its kernels usually do. Therefore the kernels of
+# the products are longer in the last loop.
 LOOPS = {
     "launch-bound": {},
     "launches of 4 us": {"GPUSIM_LAUNCH_NS": "4000"},
@@ -60,10 +60,10 @@ LOOPS = {
     },
 }
 
-# Maximum costs of gpuflame with its default settings; the medians are compared. The first two limits apply if a launch
-# costs nothing: the time that gpuflame adds to the null client's step, and this time as a share of the time that
-# torch.profiler adds. The other two limits apply to every loop: how much later the process ends, and how much more
-# memory it uses.
+# Maximum costs of gpuflame with its default settings; the median costs are compared with them. The first two limits
+# apply if a launch costs nothing: the time that gpuflame adds to the null client's step, and this time as a share of
+# the time that torch.profiler adds. The last two limits apply to every loop: how much later the process ends, and how
+# much more memory it uses.
 LIMITS = {"beside the null client, %": 8, "of what torch.profiler adds, %": 5, "end later, ms": 500, "memory more, MiB": 40}
 # Minimum share of a step for which the CPU waits for the GPU, in loops whose duration depends on the GPU.
 LEAST_WAIT = 0.05

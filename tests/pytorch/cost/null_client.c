@@ -46,8 +46,8 @@ static int is_one_of(const char *name, const char *const *all) {
     return *all != NULL;
 }
 
-// Returns whether gpuflame requests callbacks for this CUDA function. Like gpuflame, it selects functions by name.
-// Versions and kinds of streams in the name are ignored.
+// Returns whether gpuflame requests callbacks for this CUDA function. Like gpuflame, this client selects functions by
+// name. The selection ignores versions and kinds of streams in the name.
 static int is_wanted(const char *name) {
     static const char *const look_alikes[] = {"HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy", NULL};
     static const char *const ends[] = {"DeviceReset", "ThreadExit", "CtxDestroy", "DevicePrimaryCtxReset",

@@ -44,7 +44,7 @@ FUNCTION(cublasGemmEx, struct handle *h, int ta, int tb, int m, int n, int k, fl
 }
 
 // Computes y = alpha op(A) x + beta y. The vector is treated as a matrix of one column, whose elements are `step`
-// elements apart in memory. If the step is negative, they are in reverse order.
+// elements apart in memory. If the step is negative, the elements are in reverse order.
 static float *of_vector(float *at, long count, long apart, long place) { return at + (apart > 0 ? place : place - count + 1) * apart; }
 
 FUNCTION(cublasSgemv_v2, struct handle *h, int transposed, int m, int n, float *alpha, float *a, int lda, float *x, int x_apart,

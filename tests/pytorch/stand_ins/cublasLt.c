@@ -1,11 +1,11 @@
 // A stand-in for cuBLASLt with the descriptions of a product. Each product is one kernel. With GPUSIM_MATH=1 the
-// stand-in computes products of 32-bit floats. If the epilogue requests it, a bias is added to each row and negative
-// results become 0. Other epilogues are not computed.
+// stand-in computes products of 32-bit floats. If the epilogue requests this, a bias is added to each row, and negative
+// results become 0. The stand-in does not compute any other epilogue.
 #include "launch.h"
 
 // CUDA_R_32F
 enum { FLOAT = 0 };
-// Values of cublasLtEpilogue_t: bits that can be combined.
+// Values of cublasLtEpilogue_t: these values are bits that can be combined.
 enum { NOTHING = 1, RELU = 2, BIAS = 4 };
 
 struct product { int transposed_a, transposed_b; unsigned epilogue; float *bias; };
