@@ -1,13 +1,13 @@
 #!/bin/sh
 # Builds every examples/*.cu into target/examples-cuda/, without an installed CUDA toolkit.
 #
-# If an nvcc of CUDA 12 or later is on PATH, it is used. If there is none, the script installs an nvcc from PyPI (about
-# 420 MB, under NVIDIA's licence) into target/cuda-toolkit/, once. The build needs no GPU.
+# If an nvcc of CUDA 12 or later is on PATH, it is used. If there is no such nvcc, the script installs one from PyPI
+# (about 420 MB, under NVIDIA's licence) into target/cuda-toolkit/, once. The build needs no GPU.
 #
 #     examples/build-cuda.sh            libcudart as a shared library, as nvcc users need for LD_PRELOAD tools
 #     examples/build-cuda.sh --static   libcudart inside the program (nvcc's own default): NAME-static
 #
-# Programs that are up to date are not rebuilt. The script prints only the programs that it built, and one line per
+# If a program is up to date, it is not rebuilt. The script prints only the programs that it built, and one line per
 # error.
 set -eu
 
@@ -71,8 +71,8 @@ else
     install_toolkit
     cuda=$(echo "$toolkit"/lib/python3*/site-packages/nvidia/cu13)
     nvcc=$cuda/bin/nvcc
-    # The program finds its libcudart by the run path. With --enable-new-dtags, LD_LIBRARY_PATH has precedence over the
-    # run path. The run path is passed in the environment, because nvcc splits options at spaces.
+    # The compiled program finds its libcudart by the run path. With --enable-new-dtags, LD_LIBRARY_PATH has precedence
+    # over the run path. The run path is passed in the environment, because nvcc splits options at spaces.
     export LD_RUN_PATH="$cuda/lib"
     set -- "$@" "-L$cuda/lib" -Xlinker --enable-new-dtags
 fi

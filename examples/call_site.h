@@ -1,8 +1,8 @@
 /* Lets an example report its position in the program, so that tests can compare a profiler's stacks with it.
  *
- * The simulated CUDA stack of tests/gpusim exports gpusim_site() and writes the reported position next to
- * each piece of GPU work. On a real CUDA stack the symbol does not exist and these macros do nothing.
- * gpuflame does not need them, and you can leave them out of a program of your own.
+ * The simulated CUDA stack of tests/gpusim exports gpusim_site() and writes the reported position next to each kernel,
+ * copy or fill. On a real CUDA stack the symbol does not exist, so these macros do nothing. gpuflame does not need
+ * them, and you can leave them out of your own program.
  *
  *     OWN_FRAME static void forward(void)
  *     {
@@ -40,7 +40,7 @@ extern "C"
 static __thread char call_site_path[512];
 static __thread size_t call_site_length;
 
-/* Adds a function to the path. Returns the earlier length of the path, which LEAVE restores. */
+/* Adds a function to the calling thread's path. Returns the earlier length of the path, which LEAVE restores. */
 static inline size_t call_site_enter(const char *function)
 {
     const size_t caller = call_site_length;

@@ -1,6 +1,6 @@
-/* Records a part of a program: it makes 100 launches before gpuflame_start, 100 launches between gpuflame_start
- * and gpuflame_stop, and 100 launches after gpuflame_stop. The outputs hold the middle hundred launches; the
- * line `complete` at the exit counts the other launches as outside the windows.
+/* Records a part of a program: it makes 100 launches before gpuflame_start, 100 launches between gpuflame_start and
+ * gpuflame_stop, and 100 launches after gpuflame_stop. The outputs contain the middle hundred launches; the line
+ * `complete` at the exit counts the other launches as outside the windows.
  *
  * The launches are memsets, so that the program needs no nvcc. From the repository's root, with CUDA installed:
  *
@@ -9,8 +9,8 @@
  *         -L target/release -lgpuflame -L /usr/local/cuda/lib64 -lcudart -Wl,-rpath,$PWD/target/release
  *     ./embed
  *
- * If gpuflame is linked like this, it starts at the first gpuflame_start, so it does not count the first
- * hundred launches: `200 launches, none lost; 100 launches outside`. If gpuflame is injected, it sees all 300, and
+ * If gpuflame is linked like this, it starts at the first gpuflame_start, so it does not count the first hundred
+ * launches: `200 launches, none lost; 100 launches outside`. If gpuflame is injected, it sees all 300 launches, and
  * GPUFLAME_ENABLED=0 keeps the window closed until gpuflame_start:
  *
  *     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so GPUFLAME_ENABLED=0 ./embed
@@ -63,9 +63,9 @@ OWN_FRAME static int warm_up(void *memory)
     return good;
 }
 
-/* The part of the program that is recorded. This function need not wait for the GPU, because gpuflame records launched
- * work until it ends. If gpuflame cannot record, the function prints the reason, and the program continues as it would
- * without gpuflame. */
+/* The part of the program that is recorded. This function need not wait for the GPU, because gpuflame records work that
+ * was launched in the window until the work ends. If gpuflame cannot record, the function prints the reason, and the
+ * program continues as it would without gpuflame. */
 OWN_FRAME static int measure(void *memory)
 {
     ENTER();

@@ -8,8 +8,8 @@
 //!
 //!     cargo build --release --example embed && tests/gpusim/run target/release/examples/embed
 //!
-//! Nothing is injected, because the crate is linked into the program. The crate finds CUDA and CUPTI by itself. If
-//! either is missing, the crate returns an error, and the program continues.
+//! Nothing is injected, because the crate is linked into the program. The crate finds CUDA and CUPTI by itself. If CUDA
+//! or CUPTI is missing, the crate returns an error, and the program continues.
 #![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
 
 use std::ffi::{CStr, c_int, c_void};

@@ -1,6 +1,6 @@
-/* graph_decode.cu in plain C, so that it builds without nvcc. Both files contain the same program (graph/program.h),
- * but the kernels of this one are only names. This program is for the simulated CUDA stack, which gives each kernel a
- * duration and computes nothing.
+/* graph_decode.cu in plain C, so that it builds without nvcc. graph_decode.c and graph_decode.cu contain the same
+ * program (graph/program.h), but the kernels in graph_decode.c are only names. This program is for the simulated CUDA
+ * stack, which gives each kernel a duration and computes nothing.
  *
  *     libs=$(tests/gpusim/run --stage)
  *     cc -std=c99 -O2 -g examples/graph_decode.c -o decode -isystem tests/gpusim/include -L $libs -lcudart

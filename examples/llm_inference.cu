@@ -17,7 +17,7 @@ __device__ float across_block(float value, float neutral, Combine combine)
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
     for (int offset = 16; offset > 0; offset /= 2)
         value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    __syncthreads(); // other threads may still read of_warp from the previous call
+    __syncthreads(); // other threads may still read of_warp from the previous call of this function
     if (lane == 0)
         of_warp[warp] = value;
     __syncthreads();
@@ -46,7 +46,7 @@ __global__ void rmsnorm_kernel(float *out, const float *x, const float *weight, 
         out[i] = x[i] * scale * weight[i];
 }
 
-// Computes out = matrix · x, with one warp per row. The lanes of a warp read neighbouring floats.
+// Computes out = matrix · x, with one warp per row. The lanes of a warp read neighbouring floats at the same time.
 __global__ void matmul_kernel(float *out, const float *x, const float *matrix, int inputs, int outputs)
 {
     const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
@@ -61,7 +61,7 @@ __global__ void matmul_kernel(float *out, const float *x, const float *matrix, i
         out[row] = sum;
 }
 
-// Rotates each pair of query and key by an angle that grows with the position. Each pair has one thread.
+// Rotates each pair of query and key by an angle that grows with the position. One thread rotates each pair.
 __global__ void rope_kernel(float *query, float *key, int position)
 {
     const int i = 2 * (int)(blockIdx.x * blockDim.x + threadIdx.x);

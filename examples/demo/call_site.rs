@@ -1,5 +1,5 @@
 //! Lets the workload report its current position, so that tests can compare gpuflame's stacks with it, as `call_site.h`
-//! does for the C examples. Only the simulated CUDA stack uses the reports. gpuflame does not need the reports.
+//! does for the C examples. Only the simulated CUDA stack uses these reports; gpuflame does not need them.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
@@ -50,7 +50,8 @@ pub(crate) unsafe fn find_witness(libcuda: *mut c_void) {
     WITNESS.get_or_init(|| witness);
 }
 
-/// Reports this thread's path to the witness function. Call this function right before submitting work to the GPU.
+/// Reports the path of the calling thread to the witness function. Call this function right before the program submits
+/// work to the GPU.
 pub(crate) fn tell() {
     let Some(Some(witness)) = WITNESS.get() else { return };
     let path = PATH.with_borrow(|path| CString::new(path.join(";"))).unwrap_or_default();

@@ -1,8 +1,9 @@
-//! The part of the CUDA driver API that the demo needs. As in other Rust programs, it is loaded with dlopen, so building the
-//! demo requires no toolkit. If there is no driver, the demo prints an error.
+//! The part of the CUDA driver API that the demo needs. As in other Rust programs, the CUDA driver is loaded with
+//! dlopen, so building the demo requires no toolkit. If there is no driver, the demo prints an error.
 //!
-//! A [`Gpu`] is the primary context of one device, current on the thread that opened it. The demo frees nothing, because the
-//! process ends when its work is done, and the driver then frees its memory and handles.
+//! A [`Gpu`] is the primary context of one device; this context is current on the thread that opened the device. The
+//! demo frees nothing, because the process ends when its work is done, and the driver then frees its memory and
+//! handles.
 
 use crate::Result;
 use crate::call_site::{self, frame};
@@ -32,8 +33,8 @@ pub(crate) enum Argument<'a> {
     Count(u32),
 }
 
-/// Macro for the function table. A line `name: cuName(types)` declares a field with the function's type. The function
-/// is looked up by its name.
+/// Macro for the function table. A line `name: cuName(types)` declares a field with the function's type. Each function
+/// of the table is looked up by its name.
 macro_rules! functions {
     ($($field:ident: $symbol:ident($($type:ty),*);)*) => {
         struct Api { $($field: unsafe extern "C" fn($($type),*) -> c_uint),* }
@@ -87,7 +88,7 @@ functions! {
 pub(crate) fn probe() -> Result<()> {
     let (api, device) = open()?;
     let mut name = [0 as c_char; 128];
-    // SAFETY: the buffer has the length that the call receives.
+    // SAFETY: the buffer has the length that is passed in the call.
     api.check("cuDeviceGetName", unsafe { (api.device_name)(name.as_mut_ptr(), 128, device) })?;
     let mut version = 0;
     // SAFETY: the function writes one int.
@@ -133,7 +134,7 @@ impl Api {
         if name.is_null() {
             return Err(format!("{call} failed: {code}"));
         }
-        // SAFETY: the pointer is not NULL, hence points to a C string that is never freed.
+        // SAFETY: the pointer is not NULL, so it points to a C string that is never freed.
         Err(format!("{call} failed: {}", unsafe { CStr::from_ptr(name) }.to_string_lossy()))
     }
 }
@@ -201,7 +202,7 @@ impl Gpu {
         self.api.check("cuMemAlloc", code).map(|()| Buffer { address, len })
     }
 
-    /// Makes the later work of stream `then` wait for all work submitted to stream `first` so far.
+    /// Makes the later work of stream `then` wait for all work that has been submitted to stream `first`.
     pub(crate) fn order(&self, first: Stream, event: Event, then: Stream) -> Result<()> {
         // SAFETY: both handles belong to this context.
         self.api.check("cuEventRecord", unsafe { (self.api.record_event)(event.0, first.0) })?;
@@ -209,19 +210,19 @@ impl Gpu {
         self.api.check("cuStreamWaitEvent", unsafe { (self.api.wait_event)(then.0, event.0, 0) })
     }
 
-    /// Returns when all submitted work has run.
+    /// Returns when all work that was submitted to the GPU has run.
     pub(crate) fn finish(&self) -> Result<()> {
         // SAFETY: a context is current.
         self.api.check("cuCtxSynchronize", unsafe { (self.api.synchronize)() })
     }
 
-    /// Copies `from` into the beginning of `to`. Returns when `from` is no longer needed.
+    /// Copies `from` into the beginning of `to`. Returns when the program may change `from` again.
     #[inline(never)]
     pub(crate) fn write(&self, to: &Buffer, from: &[f32]) -> Result<()> {
         frame!(Gpu::write);
         assert!(from.len() <= to.len, "it must fit");
         call_site::tell();
-        // SAFETY: both sides have that many bytes, and the driver has read `from` when the call returns.
+        // SAFETY: both `from` and `to` have that many bytes, and the driver has read `from` when the call returns.
         let code = unsafe { (self.api.copy_in)(to.address, from.as_ptr().cast(), size_of_val(from)) };
         self.api.check("cuMemcpyHtoD", code)
     }
@@ -233,7 +234,8 @@ impl Gpu {
         assert!(to.len() <= from.len, "it must fit");
         call_site::tell();
         let bytes = size_of_val(to);
-        // SAFETY: both sides have that many bytes, and `to` is borrowed until the stream is synchronized below.
+        // SAFETY: both `from` and `to` have that many bytes, and `to` is borrowed until the stream is synchronized
+        // below.
         let code = unsafe { (self.api.copy_out)(to.as_mut_ptr().cast(), from.address, bytes, stream.0) };
         // SAFETY: the stream belongs to this context.
         let over = unsafe { (self.api.synchronize_stream)(stream.0) };
@@ -247,7 +249,7 @@ impl Gpu {
         frame!(Gpu::copy);
         assert!(from.len <= to.len, "it must fit");
         call_site::tell();
-        // SAFETY: both sides have that many bytes, and device memory is never freed.
+        // SAFETY: both `from` and `to` have that many bytes, and device memory is never freed.
         let code = unsafe { (self.api.copy_across)(to.address, from.address, from.bytes(), stream.0) };
         self.api.check("cuMemcpyDtoDAsync", code)
     }
@@ -265,7 +267,7 @@ impl Gpu {
     /// Submits to `stream` a launch of `kernel` with at least `threads` threads, rounded up to complete blocks.
     ///
     /// # Safety
-    /// `arguments` must match the kernel's declaration, and the kernel must stay inside the buffers.
+    /// `arguments` must match the kernel's declaration, and the kernel must only access memory inside the buffers.
     #[inline(never)]
     pub(crate) unsafe fn launch(
         &self,
@@ -276,7 +278,7 @@ impl Gpu {
     ) -> Result<()> {
         frame!(Gpu::launch);
         const BLOCK: u32 = 128;
-        // A count occupies the first half of its word, because CUDA runs on little-endian machines only.
+        // A count occupies the first half of its 8-byte word, because CUDA runs on little-endian machines only.
         let mut values: Vec<u64> = arguments.iter().map(|argument| argument.word()).collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();

@@ -1,16 +1,17 @@
 //! A complete example in one command: `cargo run --release --example demo` profiles a small decode loop and shows the
 //! result.
 //!
-//! The demo does what a user would do by hand: it starts a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. This
-//! program is the demo itself, started with an argument: `probe` looks for a GPU, and `workload` launches kernels. If
-//! there is no GPU, the workload runs on the simulated CUDA stack that the tests use. Simulated kernels take a made-up
-//! time and compute nothing. Stacks, files and ledger are as on a real GPU.
+//! The demo does what a user would do by hand: it starts a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. The
+//! program that it starts is the demo itself, with an argument: `probe` looks for a GPU, and `workload` launches
+//! kernels. If there is no GPU, the workload runs on the simulated CUDA stack that the tests use. Simulated kernels
+//! take a made-up time and compute nothing. The stacks, files and ledger of a run on the simulated stack are as on a
+//! real GPU.
 //!
 //! `gpuflame demo` runs this program from the folder in which it was installed, as `demo installed LIBRARY`.
 #![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
 
-/// Prints a line. Errors are ignored, because the files must be written even if the reader has closed the pipe (as
-/// `head` does).
+/// Prints a line. Errors are ignored, because the files must be written even if the program that reads the output has
+/// closed the pipe (as `head` does).
 macro_rules! say {
     ($($line:tt)*) => {{
         use std::io::Write as _;
@@ -51,8 +52,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Records on the real CUDA stack if there is one. If there is none, or if recording on it fails, records on the
-/// simulated stack.
+/// Records on the real CUDA stack if the machine has one. If the machine has none, or if recording on it fails, records
+/// on the simulated stack.
 fn demonstrate(files: &Files) -> Result<()> {
     match probe()? {
         Ok(gpu) => {
@@ -83,7 +84,8 @@ fn probe() -> Result<std::result::Result<String, String>> {
     Ok(Err(if reason.is_empty() { format!("looking for one ended with {}", output.status) } else { reason }))
 }
 
-/// Runs the workload with the library injected. Returns the prefix of the outputs, if there are any.
+/// Runs the workload with gpuflame's library injected. Returns the prefix of the output files, if the workload wrote
+/// any.
 fn record(files: &Files, stack: Stack) -> Result<Option<String>> {
     let mut command = myself("workload")?;
     command.env("CUDA_INJECTION64_PATH", &files.library).env("GPUFLAME_OUTPUT", "gpuflame-demo.%p");

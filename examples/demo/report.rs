@@ -34,7 +34,7 @@ pub(crate) fn top_five(table: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rows about work that ran. The other rows of the CSV are about missing work.
+/// Returns the rows about GPU work that ran. The remaining rows of the CSV are about missing GPU work.
 fn read(table: &Path) -> Result<Vec<Work>> {
     let mut reader = Reader::from_path(table).map_err(|e| e.to_string())?;
     let header = reader.headers().map_err(|e| e.to_string())?.clone();

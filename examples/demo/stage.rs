@@ -1,5 +1,5 @@
-//! Finds the libraries that cargo built or that were installed. Makes the simulated CUDA stack available under the names that
-//! the loader searches for.
+//! Finds the libraries that cargo built or that were installed. Makes the simulated CUDA stack available under the
+//! names for which the loader searches.
 
 use crate::Result;
 use std::os::unix::fs::symlink;
@@ -13,8 +13,8 @@ pub(crate) enum Stack {
     Simulated,
 }
 
-/// The simulated libraries, with the names under which the loader searches for them. Libraries in cargo's own folder must not
-/// have these names, because cargo adds this folder to LD_LIBRARY_PATH.
+/// The simulated libraries, with the names for which the loader searches. Libraries in cargo's own folder must not have
+/// these names, because cargo adds this folder to LD_LIBRARY_PATH.
 const SIMULATED: [(&str, &str); 3] = [
     ("libgpusim_cuda.so", "libcuda.so.1"),
     ("libgpusim_cudart.so", "libcudart.so.13"),
@@ -29,7 +29,7 @@ const DURATIONS: &str =
 pub(crate) struct Files {
     /// Path of `libgpuflame.so`.
     pub(crate) library: PathBuf,
-    /// Folder with the simulated libraries under the names that the loader searches for.
+    /// Folder with the simulated libraries under the names for which the loader searches.
     simulated: PathBuf,
 }
 
@@ -57,7 +57,7 @@ impl Files {
         Ok(Files { library: find("libgpuflame.so")?, simulated })
     }
 
-    /// Returns the files of an installation. The simulated libraries are in this program's folder.
+    /// Returns the files of an installation. In an installation, the simulated libraries are in this program's folder.
     pub(crate) fn installed(library: &str) -> Result<Files> {
         let program = executable()?;
         let simulated = program.parent().unwrap_or(Path::new("/")).to_owned();

@@ -1,5 +1,5 @@
-//! The program that is profiled: a decode loop, whose functions the flame graph should show. On a real GPU the kernels
-//! compute, but the results are meaningless.
+//! The program that the demo profiles: a decode loop, whose functions the flame graph should show. On a real GPU the
+//! kernels compute, but their results are meaningless.
 //!
 //! The program uses two streams: one computes, and the other copies embeddings in and results out.
 
@@ -28,7 +28,7 @@ pub(crate) fn run() -> Result<()> {
     session.gpu.finish()
 }
 
-/// A layer, consisting of matrices of WIDTH by WIDTH.
+/// A layer of the model, consisting of matrices of WIDTH by WIDTH.
 struct Layer {
     query: Buffer,
     attention_out: Buffer,
@@ -38,7 +38,7 @@ struct Layer {
     cache: Buffer,
 }
 
-/// The model and one sequence being decoded.
+/// The model, and one sequence that is being decoded.
 struct Session {
     gpu: Gpu,
     matmul: Kernel,

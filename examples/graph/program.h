@@ -1,6 +1,6 @@
-/* A decode loop as servers run it. The step is captured into a CUDA graph once, and the graph is launched for every
- * token. So the CPU makes one call for the whole model. After half of the tokens the cache has grown, so the graph is
- * captured again, and an exec update replaces the old graph by the new one.
+/* A decode loop as servers run it. One step of the loop is captured into a CUDA graph once, and the graph is launched
+ * for every token. Therefore the CPU makes one call for the whole model. When half of the tokens are decoded, the cache
+ * has grown, so the graph is captured again, and an exec update replaces the old graph by the new one.
  *
  * A profiler without the stacks of the capture shows only cudaGraphLaunch. gpuflame shows
  *
@@ -31,7 +31,7 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
-/* The reported position includes the kernel's stub: a host function with the kernel's name, which has a frame. */
+/* The reported position includes the kernel's stub, which has a stack frame: a host function with the kernel's name. */
 #define RUN(kernel, stream, ...) \
     do { \
         const size_t caller = call_site_enter(#kernel); \

@@ -34,7 +34,7 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
-/* The reported position includes the kernel's stub: a host function with the kernel's name, which has a frame. */
+/* The reported position includes the kernel's stub, which has a stack frame: a host function with the kernel's name. */
 #define RUN(kernel, blocks, threads, stream, ...) \
     do { \
         const size_t caller = call_site_enter(#kernel); \
@@ -319,7 +319,7 @@ OWN_FRAME static void layer(struct session *session, int index)
     LEAVE();
 }
 
-/* Copies the token's embedding from the host, on the copy stream, once x is free. */
+/* Copies the token's embedding from the host, on the copy stream, when x is free. */
 OWN_FRAME static void embed(struct session *session, int token)
 {
     ENTER();

@@ -1,5 +1,5 @@
-/* Computes the model on the CPU, with code as simple as possible. --check compares the kernels with this.
- * One call computes one position. The caller passes the token at that position. */
+/* Computes the model on the CPU, with code as simple as possible. --check compares the kernels with this. One call
+ * computes one position of the sequence. The caller passes the token at that position. */
 #ifndef LLM_REFERENCE_H
 #define LLM_REFERENCE_H
 

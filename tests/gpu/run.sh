@@ -195,7 +195,7 @@ for step in "${steps[@]}"; do
     if [ ${#only[@]} -gt 0 ]; then
         wanted=0
         for one in "${only[@]}"; do [ "$one" = "$name" ] && wanted=1; done
-        # Steps depend on these two steps, so they run even if --only does not name them.
+        # The steps below run even if --only does not name them, because other steps depend on them.
         case $name in
             machine) wanted=1 ;;
             build) [ -e "$out/bin/done" ] || wanted=1 ;;
