@@ -74,8 +74,8 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // callgrind starts a new output file at each launch. The counts before the first timed launch and after the last
-    // one are in files that are not read here.
+    // callgrind starts a new output file at each launch. The counts before the first timed launch, and those after the
+    // last timed launch, are in files that are not read here.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =
         launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();

@@ -223,7 +223,7 @@ fn evaluated<const VERSION: u32>(
     let calls = if VERSION < 0x30b { frames } else { frames / 3 };
     deep(DEPTH - 5 - calls as u32, &mut || {
         let with = std::ptr::without_provenance_mut(count as usize);
-        // SAFETY: the function only calls its argument from a few functions of its own.
+        // SAFETY: the function does nothing but call its argument from a few nested functions.
         unsafe { evaluate(frames, then, with) };
     });
     assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());

@@ -43,7 +43,7 @@ fn check(folder: &Path, what: &str) -> (String, u64) {
 }
 
 /// Returns the events of two overlapping kernels and of 20 kernels that run one after the other. In the overlapping
-/// pair, the second kernel starts 1.5 us before the first one ends.
+/// pair, the second kernel starts 1.5 us before the first kernel ends.
 fn overlapping(launch: &str) -> Vec<String> {
     let mut events = vec![
         call(launch, 1, 0.0),
@@ -124,14 +124,14 @@ fn gaps_between_overlapping_kernels_are_not_negative() {
         let ran = gpuflame(&folder, ["stats", "t.json", "-", "none", "--bubbles", kind]).ok();
         let gap = |line: &str| line.rsplit(',').next().unwrap().parse::<f64>().unwrap();
         let gaps: Vec<f64> = ran.stdout.lines().skip(1).map(gap).collect();
-        // The first kernel begins at 10.25 us, and the second kernel begins before the first one ends.
+        // The first kernel begins at 10.25 us, and the second kernel begins before the first kernel ends.
         assert_eq!((gaps.len(), gaps[0], gaps[1]), (22, 10.25, 0.0), "{kind}");
         assert!(gaps.iter().all(|gap| *gap >= 0.0), "{kind}: {gaps:?}");
     }
 }
 
 /// Returns the events of a kernel of 4,000 us and of the next two kernels on its stream. The next two kernels begin 25
-/// and 60 us after the start of the first one, and take 10 us each.
+/// and 60 us after the start of the first kernel, and take 10 us each.
 fn impossible() -> Vec<String> {
     let mut events: Vec<_> = (1..=3).map(|id| call("cudaLaunchKernel", id, f64::from(3 * id))).collect();
     events.extend([
@@ -255,7 +255,7 @@ fn a_gpu_that_waits_for_another_gpu_is_not_bound_by_the_host() {
     let found = json(&folder, &["summary", "t.json"]);
     let answers = found["answers"].to_string();
     // At least one GPU works for 20 x 99 us of the 1,999 us between the start of the first kernel and the end of the
-    // last one.
+    // last kernel.
     assert!(
         answers.contains("not host-bound: for 99.0 % of the time at least one of the GPUs works"),
         "{answers}"

@@ -92,8 +92,8 @@ fn check_passes_a_sound_trace_and_fails_a_faulty_one() {
     let found = json(&folder, &["check", "sound.json"]);
     assert_eq!(row(&found["findings"], "what", "times are in whole microseconds")["result"], "note");
     // The second launch has two kernels, and one of them begins before the launch. The kernel of the third launch
-    // begins while the kernel of the first one runs. Overlap with kernels of the second launch is not an error, because
-    // a launch with several kernels is a CUDA graph, and the nodes of a graph may run at the same time.
+    // begins while the kernel of the first launch runs. Overlap with kernels of the second launch is not an error,
+    // because a launch with several kernels is a CUDA graph, and the nodes of a graph may run at the same time.
     let graph = [call(2, 30), kernel(2, 25, 5), kernel(2, 50, 5)];
     let rest = [call(1, 10), kernel(1, 20, 15), call(3, 12), kernel(3, 33, 1)];
     write("sick.json", &[&graph[..], &rest[..]].concat());
@@ -276,8 +276,8 @@ fn merge_ranks_names_the_line_in_which_the_stragglers_host_was_late() {
 #[test]
 fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
     let folder = scratch("verbs");
-    // Each of ten steps takes 100 us. Rank 1 works for 90 us of each step, and the other rank for 40 us. For the rest
-    // of the step, each rank is first in a short collective and then in a long collective.
+    // Each of ten steps takes 100 us. Rank 1 works for 90 us of each step, and rank 0 works for 40 us. For the rest of
+    // the step, each rank is first in a short collective and then in a long collective.
     let write = |steps: u64, rank: u64| {
         let mut events = Vec::new();
         for step in 0..steps {

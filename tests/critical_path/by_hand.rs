@@ -59,7 +59,7 @@ fn a_part_of_the_path_is_cut_at_its_edges() {
     assert_eq!(spans, [(70, 5, "kernel"), (75, 5, "gap"), (80, 20, "kernel")]);
 }
 
-/// The second kernel begins before the end of the first one. The second kernel may need the end of the first kernel for
+/// The second kernel begins before the first kernel ends. The second kernel may need the end of the first kernel for
 /// its remaining 45 us. If work has two dependencies, the dependency that ends later determines the path. Therefore the
 /// path contains the first kernel up to its end, and the first kernel has no slack.
 #[test]

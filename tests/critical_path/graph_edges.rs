@@ -7,7 +7,7 @@ use super::output::{Trace, min_slacks, parts, read_json, tables};
 /// Lane, start and end of a graph node. Times are in us.
 type Place = (u32, (u32, u32));
 
-/// Adds a graph node, which is on a made-up stream of its own. The graph was launched on stream 7.
+/// Adds a graph node, which is on a separate, made-up stream. The graph was launched on stream 7.
 fn node(trace: Trace, category: &str, name: &str, id: u32, (lane, (from, to)): Place) -> Trace {
     trace.add(json!({
         "ph": "X", "cat": category, "name": name, "pid": 0, "tid": lane, "ts": from, "dur": to - from,

@@ -200,7 +200,7 @@ fn every_difference_between_recordings_is_listed() {
         "{lost_exit:#?}"
     );
 
-    // Gives the nested call a correlation id of its own, as with GPUSIM_CORR=distinct. Therefore the id in the call's
+    // Gives the nested call a separate correlation id, as with GPUSIM_CORR=distinct. Therefore the id in the call's
     // ENTER callback and all later ids change.
     let other_id = changed(&|rows| {
         let at = find(rows, &|row| row["domain"] == 1 && row["call"] == "enter");

@@ -42,8 +42,8 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The other client reads a CUPTI attribute that gpuflame sets. The other client reads it before it takes over the
-/// records, and again after gpuflame has noticed the takeover.
+/// The other client reads a CUPTI attribute that gpuflame sets. The other client reads this attribute before it takes
+/// over the records, and again after gpuflame has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);

@@ -79,8 +79,8 @@ fn the_error_for_a_file_that_is_not_a_trace_says_what_to_do() {
     }
 }
 
-/// Three zstd frames. Readers must skip the first frame. `zstd --check` made the other two frames from the two halves
-/// of a trace with one kernel of 10 us.
+/// Three zstd frames. Readers must skip the first frame. `zstd --check` made the second and the third frame from the
+/// two halves of a trace with one kernel of 10 us.
 const ZSTD: &[u8] = b"\
     P*M\x18\x03\x00\x00\x00abc(\xb5/\xfd\x04h\x1d\x03\x002\x07\x16\x11\x90}\x02\xc4\x0e\"\xb2\xd4j\xa9Nj\xfc~\xfes\
     \x09\xa0wA\x9e\xd6\x98\x97t\xf7V\xf6\x9c<~w=\x18\xe4\xafn\x0f\x02y\x9c\x1f\x08\xf2-\xda\x07/\x1d\xbd\xce@F\xf5:n\

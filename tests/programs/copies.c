@@ -1,4 +1,5 @@
-/* Makes copies and fills with each API function on GPU 0 of two GPUs, each from a C function of its own. */
+/* Makes copies and fills with each API function on GPU 0 of two GPUs; a separate C function makes each of these
+ * calls. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>

@@ -507,7 +507,7 @@ def reused():
 
 
 def reused_classes():
-    # Only the qualified names of these functions differ. Some of these names are short, others are longer than a few
+    # Only the qualified names of these functions differ. Some of these names are short, and some are longer than a few
     # machine words.
     for number in range(300):
         name = "%c%s" % (65 + number % 7, "lass" * (1 + number % 3 * 4))

@@ -28,7 +28,7 @@ THREAD, THROUGH, PREVIOUS, CODE = {
 
 def launch():
     place = this_thread() + THREAD
-    # This code is not in a function, because a function would have a frame of its own.
+    # This code is not in a function, because a function would have a separate frame.
     if THROUGH is not None:
         place = ctypes.c_uint64.from_address(place).value + THROUGH
     frame = ctypes.c_uint64.from_address(place).value

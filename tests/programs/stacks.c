@@ -1,5 +1,5 @@
 /* Launches from stacks that gpuflame cannot unwind completely. Some stacks lead through code without unwind information
- * (with or without a frame pointer); others are deeper than the maximum. Each stack launches ten times.
+ * (with or without a frame pointer), and some are deeper than the maximum. Each stack launches ten times.
  *
  *     stacks WHOLE GUESSED CUT BOTH DEEP     number of stacks of each kind */
 #include "cuda_mini.h"

@@ -152,8 +152,8 @@ static void closed(void)
     work(10000);
 }
 
-/* Replaces descriptor 2 by a pipe of one page that has only `room` free bytes; the rest is filled with lines. Returns
- * the pipe's read end. */
+/* Replaces descriptor 2 by a pipe of one page that has only `room` free bytes; lines of text fill the rest of the pipe.
+ * Returns the pipe's read end. */
 static int pipe_on_two(int room)
 {
     int ends[2], size, i;

@@ -204,8 +204,8 @@ fn assert_external_ids(events: &[Value]) -> usize {
         let start = call["ts"].as_f64().unwrap();
         let end = start + call["dur"].as_f64().unwrap();
         let thread = operators.get(&call["tid"].as_u64().unwrap()).map_or(&[][..], Vec::as_slice);
-        // Operators are nested. Therefore the innermost operator is the last one that began before the launch and has
-        // not ended.
+        // Operators are nested. Therefore the innermost operator is the operator that began last before the launch and
+        // has not ended.
         let before = &thread[..thread.partition_point(|operator| operator.start <= start)];
         let innermost = before.iter().rev().find(|operator| operator.end >= end).and_then(|it| it.external);
         assert_eq!(innermost, work["args"].get("External id"), "{call}");

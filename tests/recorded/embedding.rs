@@ -1,5 +1,5 @@
-//! Tests programs that call gpuflame through its C interface. Some programs are linked to the library, and others use
-//! only the header.
+//! Tests programs that call gpuflame through its C interface. Some of these programs are linked to the library, and
+//! some use only the header.
 
 use std::collections::BTreeMap;
 

@@ -106,7 +106,7 @@ fn two_threads() -> Export {
 #[test]
 fn a_barrier_opens_when_the_last_thread_arrives() {
     let export = two_threads().thread_wait("pthread_barrier_wait", 5, (85, 85));
-    // `first` ends at 45 us, its wait returns at 55 us, and the other thread launches `last` at 60 us.
+    // `first` ends at 45 us, its wait returns at 55 us, and the second thread launches `last` at 60 us.
     assert_eq!(predict(&export, "barrier", &["--scale", "first=0.5"]), (85_000, vec![]));
 }
 

@@ -99,7 +99,7 @@ fn a_barrier_opens_when_the_last_thread_arrives() {
         .kernel("last", 4, 8, (105, 115));
     let trace = thread_wait(trace, "pthread_barrier_wait", 6, (12, 85));
     let trace = || thread_wait(Trace::clone(&trace), "pthread_barrier_wait", 5, (85, 85));
-    // `first` ends at 45 us, its wait returns at 55 us, and the other thread launches `last` at 60 us.
+    // `first` ends at 45 us, its wait returns at 55 us, and the second thread launches `last` at 60 us.
     assert_eq!(predict(trace(), "barrier", &["--scale", "first=0.5"]), (85_000, vec![]));
     // The waiting thread arrives at the barrier at 25.6 us at the earliest, which is later than the arrival of the
     // second thread.

@@ -98,7 +98,7 @@ fn walking_a_partial_stack_copy_gives_the_frames_that_it_contains() {
     });
 }
 
-/// Whether the frames without the first one are the beginning of `callers`.
+/// Whether the frames, except the first frame, are the beginning of `callers`.
 fn is_part(callers: &[Frame], frames: &[Frame]) -> bool {
     frames.len() <= 1 || callers.starts_with(&frames[1..])
 }

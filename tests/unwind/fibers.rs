@@ -36,7 +36,7 @@ thread_local! {
     /// Selector that the Linux kernel reads: its value decides whether this thread's system calls are executed or
     /// turned into signals.
     static SELECTOR: AtomicU8 = const { AtomicU8::new(PASS) };
-    /// Number of caught system calls of each kind: `process_vm_readv`, `getpid`, and all others.
+    /// Number of caught system calls of each kind: `process_vm_readv`, `getpid`, and all further kinds.
     static CALLS: [AtomicUsize; 3] = const { [const { AtomicUsize::new(0) }; 3] };
     /// Number of frames of the last capture, and its quality flags.
     static FRAMES: Cell<usize> = const { Cell::new(0) };
@@ -192,7 +192,7 @@ fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
         // The outermost frames on this stack have no return address above them, so captures do not reach a root frame.
         let calls = calls_of(stacks, capture, 0, ContextFlags::CUT);
         eprintln!("round {round}: {calls:?}");
-        // The first round makes more system calls than the others, because its first capture reads unwind rules and
+        // The first round makes more system calls than later rounds, because its first capture reads unwind rules and
         // maps the copy's buffer.
         if round > 0 {
             assert_eq!(calls, [FIBERS, 0, 0]);

@@ -26,8 +26,8 @@ use oracle::{Addresses, capture_both};
 /// Calls (dives) and returns (climbs) at random in a call tree, with a capture at the end of every dive.
 ///
 /// At each depth the test calls only a few different functions, and the frames have only a few different sizes.
-/// Therefore many dives put the same return addresses in the same places on the stack as earlier dives, with other
-/// frames in between. A stack cache that checks too little then returns a wrong stack.
+/// Therefore many dives put the same return addresses in the same places on the stack as earlier dives, but with
+/// different frames between them. A stack cache that checks too little then returns a wrong stack.
 struct Fuzz<'a> {
     random: Random,
     functions: &'a [Function],

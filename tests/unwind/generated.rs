@@ -1,5 +1,5 @@
 //! Tests random stacks of functions that are generated at run time. These functions store any value in rbp, and the
-//! test replaces them by others.
+//! test replaces them by new functions.
 //!
 //! The test knows each return address on these stacks. A captured stack is *right* if it reaches the thread's first
 //! frame and contains these return addresses in order, with the same frames between neighbours.

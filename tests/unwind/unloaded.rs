@@ -56,7 +56,7 @@ fn capture_garbage_while_it_goes() {
         });
         use_new_unwinder(true);
         let (began, mut captures) = (Instant::now(), 0);
-        // The other thread loads and unloads the library a few hundred times. The library contains so many addresses
+        // The second thread loads and unloads the library a few hundred times. The library contains so many addresses
         // that the unwind rules of some addresses are never cached.
         while began.elapsed() < Duration::from_secs(1) || captures <= 1000 {
             with_garbage(look, inside + captures % (1 << 16));

@@ -1,5 +1,5 @@
-//! Compares the time of one thread alone with the time of two threads at once. The two times differ only because of the
-//! second thread, because all other conditions are the same.
+//! Compares the time of one thread alone with the time of two threads that run at the same time. The two times differ
+//! only because of the second thread, because all other conditions are the same.
 //!
 //! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
 //! thread alone, and both at the same time. For each thread, its time while the other thread runs is compared with its

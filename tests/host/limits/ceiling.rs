@@ -92,8 +92,8 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
     // The folded file has one line for each stack that is still listed separately, and one line for all other stacks.
     assert!(shown > 1000, "{shown} lines");
     assert_eq!(found[&others], (count + 1 - shown) * 101);
-    // gpuflame may have forgotten the stack of the other thread before that thread launched again. In that case a part
-    // of the stack's time is under `[other stacks]`.
+    // gpuflame may have forgotten a thread's stack before that thread launched again. In that case a part of the
+    // stack's time is under `[other stacks]`.
     let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
     let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
     let line = done.ledger("merged:")[0];

@@ -92,8 +92,8 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
 }
 
-/// A set-user-id program has the rights of its owner, whichever user starts it. If gpuflame read its settings in such a
-/// program, any user could make it write files where only the owner may write.
+/// A set-user-id program has the rights of its file's owner, whichever user starts the program. If gpuflame read its
+/// settings in such a program, any user could make it write files where only the owner may write.
 #[test]
 fn a_setuid_program_ignores_the_environment() {
     const NOBODY: u32 = 65_534;

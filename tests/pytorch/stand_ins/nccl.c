@@ -119,8 +119,8 @@ static int arrive(struct comm *comm, unsigned long number, unsigned long ready, 
     return SUCCESS;
 }
 
-// After that, waits for the other ranks. Stores the time at which the last rank was ready, and the values that all
-// ranks published.
+// After that, waits until the other ranks have arrived. Stores the time at which the last rank was ready, and the
+// values that all ranks published.
 static int meet(struct comm *comm, unsigned long number, unsigned long *ready, long words[RANKS][2]) {
     struct slot *slot = &comm->shared->slots[number % SLOTS];
     int result = await_least(comm, &slot->arrived, 0, comm->count);
@@ -193,7 +193,7 @@ static int offer(struct order *it, unsigned long ready) {
     return arrive(it->comm, it->number, ready, what | 1, NULL);
 }
 
-// Waits until the other ranks have notified this one that their kernels can begin. Stores the latest time at which one
+// Waits until the other ranks have notified this rank that their kernels can begin. Stores the latest time at which one
 // of the kernels can begin.
 static int await_others(struct order *it, unsigned long *ready) {
     if (it->kind == COLLECTIVE) return meet(it->comm, it->number, ready, NULL);

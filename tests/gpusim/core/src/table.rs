@@ -210,7 +210,7 @@ pub extern "C" fn attach(hooks: &'static Hooks) {
     HOOKS.store(std::ptr::from_ref(hooks).cast_mut(), Ordering::Release);
 }
 
-/// Functions that libcuda offers to the other two libraries.
+/// Functions that libcuda offers to libcudart and libcupti.
 #[repr(C)]
 #[allow(missing_docs)] // the fields have the names of functions in the core
 pub struct CoreTable {

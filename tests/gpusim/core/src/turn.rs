@@ -185,7 +185,7 @@ fn number(thread: &Thread) -> Option<usize> {
     thread.number.get()
 }
 
-/// Publishes the time on the thread's clock to the other threads, which may then continue.
+/// Publishes the time on the thread's clock, so that other threads may continue.
 fn publish(thread: &Thread) {
     let time = host_time(thread);
     LATEST.fetch_max(time, Relaxed);

@@ -1,7 +1,7 @@
 //! The stack frames between CUPTI and a client's callback. In the real library, several stack frames are between
-//! CUPTI's caller and the client's callback. In some CUPTI versions these frames keep frame pointers, in others they do
-//! not. An unwinder must handle frames with and without frame pointers; `GPUSIM_FRAMES` selects one of the two kinds.
-//! The frames are written in assembly, because rustc can choose frame pointers only for a whole library.
+//! CUPTI's caller and the client's callback. In some CUPTI versions these frames keep frame pointers, and in other
+//! versions they do not. An unwinder must handle frames with and without frame pointers; `GPUSIM_FRAMES` selects one of
+//! the two kinds. The frames are written in assembly, because rustc can choose frame pointers only for a whole library.
 
 use gpusim_core::settings;
 use std::ffi::c_void;
