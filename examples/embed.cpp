@@ -1,5 +1,4 @@
-// embed.c in C++. The recording window is an object: the window is open while the object exists, so an exception closes
-// it, too.
+// embed.c in C++. The window is an object: it is open while the object exists, so an exception closes it, too.
 //
 //     cargo build --release
 //     c++ -std=c++11 -O2 -g examples/embed.cpp -o embed++ -I include -I /usr/local/cuda/include
@@ -61,8 +60,8 @@ OWN_FRAME static void warm_up(const Memory &memory)
     LEAVE();
 }
 
-// The part of the program that is recorded. This function need not wait for the GPU, because gpuflame records work that
-// was launched in the window until the work ends.
+// The part of the program that is recorded. This function need not wait for the GPU, because gpuflame records launched
+// work until it ends.
 OWN_FRAME static void measure(const Memory &memory)
 {
     ENTER();

@@ -1,7 +1,6 @@
-/* llm_inference.cu in plain C, so that it builds without nvcc. llm_inference.c and llm_inference.cu contain the same
- * program (llm/program.h), but the kernels in llm_inference.c are only names. This program is for the simulated CUDA
- * stack, which gives each kernel a duration and computes nothing. On a real GPU the launches of this program fail with
- * "invalid device function".
+/* llm_inference.cu in plain C, so that it builds without nvcc. Both files contain the same program (llm/program.h), but
+ * the kernels of this one are only names. This program is for the simulated CUDA stack, which gives each kernel a
+ * duration and computes nothing. On a real GPU the launches of this program fail with "invalid device function".
  *
  *     libs=$(tests/gpusim/run --stage)
  *     cc -std=c99 -O2 -g examples/llm_inference.c -o llm -isystem tests/gpusim/include -L $libs -lcudart -lpthread -lm
@@ -12,7 +11,7 @@
 #include "cuda_mini.h"
 
 /* From `__global__ void name(parameters)`, nvcc makes a host function of this name, which launches the kernel, and a
- * mangled name, which tools see. The macro KERNEL makes the same two names for a C program. */
+ * mangled name, which tools see. The macro KERNEL makes the same two names. */
 KERNEL(rmsnorm_kernel, "_Z14rmsnorm_kernelPfPKfS1_i", (float *out, const float *x, const float *weight, int count),
        &out, &x, &weight, &count)
 KERNEL(matmul_kernel, "_Z13matmul_kernelPfPKfS1_ii",

@@ -6,8 +6,8 @@
  *
  *     main;generate;cudaGraphLaunch;[graph];prepare;capture;step;layer;attention;...;[GPU_Kernel]softmax_kernel
  *
- * graph_decode.cu and graph_decode.c define the kernels and the macro LAUNCH, and then include this file. This file
- * uses only language features that C99 and C++ have in common.
+ * graph_decode.cu and graph_decode.c define the kernels and the macro LAUNCH, and then include this file.
+ * graph/program.h uses only language features that C99 and C++ have in common.
  */
 #ifndef GRAPH_PROGRAM_H
 #define GRAPH_PROGRAM_H

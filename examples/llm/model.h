@@ -1,6 +1,6 @@
-/* The model of the inference examples: its size and its weights. The weights are random, but they are the same in each
- * run with the same seed. This file does not use CUDA. The program puts one copy of the weights into host memory, which
- * the reference reads, and another copy onto the GPU. */
+/* The model of the inference examples: its size and its weights. The weights are random, but the same for
+ * the same seed. This file does not use CUDA. The program puts one copy of the weights into host memory,
+ * which the reference reads, and another copy onto the GPU. */
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
 
@@ -22,7 +22,7 @@ enum {
 #define NORM_EPSILON 1e-5f
 #define ROPE_BASE 10000.0f
 
-/* Matrices are stored in row-major order, [output][input]. */
+/* Matrices are row-major, [output][input]. */
 struct layer_weights {
     float *attention_norm;                      /* [DIM] */
     float *query, *key, *value, *attention_out; /* [DIM][DIM] */
@@ -48,7 +48,7 @@ static inline size_t weight_count(int layers)
     return (size_t)layers * LAYER_FLOATS + OUTER_FLOATS;
 }
 
-/* Returns the address *next, and moves *next past the `count` floats that begin there. */
+/* Returns the address *next, and moves *next past the `count` floats there. */
 static inline float *take(float **next, size_t count)
 {
     float *taken = *next;
@@ -56,8 +56,7 @@ static inline float *take(float **next, size_t count)
     return taken;
 }
 
-/* Divides weight_count(layers) floats among the tensors. The weights of the layers come first, each layer in one
- * contiguous piece. */
+/* Divides weight_count(layers) floats among the tensors. The layers are first, each in one contiguous piece. */
 static inline void lay_out(struct weights *weights, float *floats, int layers)
 {
     for (int i = 0; i < layers; i++) {
@@ -86,7 +85,7 @@ static inline float random_unit(uint64_t *state)
     return (float)((*state * UINT64_C(2685821657736338717)) >> 40) / 16777216.0f;
 }
 
-/* Draws uniform random weights. The variance of the weights is such that activations stay near 1 in every layer. */
+/* Draws uniform random weights. The variance of the weights keeps activations near 1 in every layer. */
 static inline void draw(float *tensor, size_t count, int inputs, uint64_t *state)
 {
     const float reach = sqrtf(3.0f / (float)inputs);

@@ -3,8 +3,8 @@
  *
  * llm_inference.cu and llm_inference.c include this file after they have defined the kernels and a launch,
  *     LAUNCH(kernel, blocks, threads, stream)(arguments)
- * so both are the same program, and both must give the same stacks. This file uses only what C99 and C++ have in
- * common. The functions in this file are arranged for a readable flame graph:
+ * so both are the same program, and both must give the same stacks. llm/program.h uses only language features that C99
+ * and C++ have in common. The functions in this file are arranged for a readable flame graph:
  *
  *     main;serve;generate;decode;forward;layer;attention_block;matmul;matmul_kernel
  */

@@ -3,8 +3,8 @@
 //!
 //! Before the signal, each program launches from many stacks, or launches many different kernels, on the simulated CUDA
 //! stack. gpuflame writes its output files to the page cache only. When the signal arrives, a program is either idle or
-//! still launching kernels. If other programs use the machine, this affects the time until the process ends. It does
-//! not affect the CPU time of the writing thread, which the scheduler counts.
+//! still launching kernels. If other programs use the machine, this affects the time until the process ends. Such use
+//! does not affect the CPU time of the writing thread, which the scheduler counts.
 //!
 //! With `-- bytes`, the benchmark instead measures the bytes that checkpoints write per minute, and the share of CPU
 //! time that the checkpoint thread takes. With `-- bytes`, the benchmark runs three programs. The first program

@@ -61,7 +61,7 @@ fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     number.expect("the ledger has the cost of a graph launch")
 }
 
-/// Returns the instructions in gpuflame's callback per graph launch. This is the median of the instruction counts
+/// Returns the instructions in gpuflame's callback per graph launch. The result is the median of the instruction counts
 /// between two consecutive launches.
 fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     let name = format!("callgrind.{layers}");

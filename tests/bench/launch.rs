@@ -1,13 +1,13 @@
 //! Measures the cost that gpuflame adds to a launch, and compares gpuflame's unwinder with other unwinders in the same
 //! run.
 //!
-//! The benchmark first checks that all unwinders return the same stacks. Then the benchmark measures the unwinders in
-//! three situations (see `paths`), each at four stack depths, with one thread and with two threads. After that, the
-//! benchmark measures the whole callback on the simulated CUDA stack, and a whole process. The benchmark writes the
-//! tables of `tests/bench/performance.md` and `docs/cost.md`. At the end the benchmark prints a line `name value unit`
-//! for each figure. With arguments (`-- half 64`) the benchmark measures only the named situations and depths, and
-//! writes nothing. With `-- checkpoints` the benchmark compares two whole processes: one that writes checkpoints fifty
-//! times as often as by default, and one that writes none.
+//! The benchmark first checks that all unwinders return the same stacks. After this check, the benchmark measures the
+//! unwinders in three situations (see `paths`), each at four stack depths, with one thread and with two threads. After
+//! that, the benchmark measures the whole callback on the simulated CUDA stack, and a whole process. The benchmark
+//! writes the tables of `tests/bench/performance.md` and `docs/cost.md`. At the end the benchmark prints a line `name
+//! value unit` for each figure. With arguments (`-- half 64`) the benchmark measures only the named situations and
+//! depths, and writes nothing. With `-- checkpoints` the benchmark compares two whole processes: one that writes
+//! checkpoints fifty times as often as by default, and one that writes none.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]

@@ -118,8 +118,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame_unwind::prepare();
     capture::refill_chunks();
 
-    // While the window is closed, launches are only counted. The ids of these launches, and the ids of the calls nested
-    // in them, are stored.
+    // While the window is closed, launches are counted but not recorded. The ids of these launches, and the ids of the
+    // calls nested in them, are stored.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
     assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));

@@ -1,5 +1,6 @@
 //! If there is no collector thread, a launch is recorded if there is room in the launching thread's chunks of memory.
-//! If the chunks are full, launches are only counted. When the chunks have been read, launches are recorded again.
+//! If the chunks are full, launches are counted but not recorded. When the chunks have been read, launches are recorded
+//! again.
 //!
 //! The process contains only this test, because all tests in a process would share the chunks.
 

@@ -196,7 +196,7 @@ struct Pushed {
     launches: u64,
     activities: u64,
     ranges_dropped: u64,
-    /// Number of dropped records. Each row contains the total number up to that row, and not the increase.
+    /// Number of records that were dropped. Each row contains the total number up to that row, and not the increase.
     dropped: u64,
 }
 

@@ -142,8 +142,8 @@ fn flows_of_overlapping_work_end_where_their_own_work_is() {
     assert_eq!(names, ["stream 7 (overlapping)", "stream 7 of rank 3 (overlapping)"]);
 }
 
-/// Writes operators around the CUDA calls of the hand-made recording. These calls begin at 12, 14 and 16 us on thread
-/// 100, and each lasts 3 us.
+/// Writes operators around the CUDA calls of the hand-made recording. The CUDA calls begin at 12, 14 and 16 us on
+/// thread 100, and each lasts 3 us.
 fn operators(folder: &Path) {
     let operator = |name: &str, thread: u32, ts: f64, dur: f64, id: u32| {
         json!({"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": thread, "ts": ts, "dur": dur,

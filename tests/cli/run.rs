@@ -129,8 +129,8 @@ fn a_run_with_no_launch_inside_a_window_reports_it() {
     assert!(line.contains(" launches, none in a window; "), "{line}");
 }
 
-/// Creates a folder that contains only a fake `xdg-open`. This program writes down what it was told to open, and exits
-/// with the code `ends_with`.
+/// Creates a folder that contains only a fake `xdg-open`. The fake `xdg-open` writes down what it was told to open, and
+/// exits with the code `ends_with`.
 fn desktop(ends_with: i32) -> PathBuf {
     let folder = scratch("desktop");
     let opener = folder.join("xdg-open");

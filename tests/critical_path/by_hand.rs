@@ -183,10 +183,11 @@ fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     );
 }
 
-/// The thread launches a kernel on GPU 0. Then the thread's default stream waits for an event, and the thread launches
-/// a second kernel, on GPU 1. The trace does not show whether the thread changed its GPU before or after the wait, so
-/// the GPU of the waiting default stream is unknown. The second kernel may have waited because the default stream of
-/// GPU 1 waited. Therefore the path counts the time after the end of the kernel's launch call as caused by this wait.
+/// The thread launches a kernel on GPU 0. After that launch, the thread's default stream waits for an event, and the
+/// thread launches a second kernel, on GPU 1. The trace does not show whether the thread changed its GPU before or
+/// after the wait, so the GPU of the waiting default stream is unknown. The second kernel may have waited because the
+/// default stream of GPU 1 waited. Therefore the path counts the time after the end of the kernel's launch call as
+/// caused by this wait.
 #[test]
 fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
     let wait = json!({

@@ -100,8 +100,8 @@ fn waits_of_default_streams(schedule: &[Value]) -> impl Iterator<Item = DefaultS
 /// Returns whether GPU work proves that the default stream of a CUDA context did not wait in `call`. A default stream
 /// that waits for an event first waits for all blocking streams of its context, and these streams then wait for the
 /// default stream. Suppose that two operations ran on blocking streams: one was submitted before the call, the other
-/// after the call, and the other began before the first had ended. Then the default stream did not wait in this call.
-/// Kernels that may begin before the previous kernel ends are ignored.
+/// after the call, and the other began before the first had ended. In this case, the default stream did not wait in
+/// this call. Kernels that may begin before the previous kernel ends are ignored.
 fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -> bool {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let calls: BTreeMap<u64, &Value> = rows("call").map(|row| (number(row, "corr"), row)).collect();

@@ -1,6 +1,6 @@
-//! Tests random simulated programs. The path is compared with the longest paths in the simulator's log. Then each
-//! program runs again, and one operation takes longer or shorter. The end of the program must then change as the
-//! printed slack and savings predict.
+//! Tests random simulated programs. The path is compared with the longest paths in the simulator's log. After this
+//! comparison, each program runs again, and one operation takes longer or shorter. The end of the program must then
+//! change as the printed slack and savings predict.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -54,8 +54,9 @@ pub(crate) fn length(slices: &[Slice]) -> i64 {
     span.end - span.start
 }
 
-/// Returns the total time, in ns, during which at least one kernel of the model runs on the device. This time is the
-/// length of the union of the kernels' intervals. Collectives and kernels with `except` in their names do not count.
+/// Returns the total time, in ns, during which at least one kernel of the model runs on the device. The returned time
+/// is the length of the union of the kernels' intervals. Collectives and kernels with `except` in their names do not
+/// count.
 pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     let is_model = |slice: &&Slice| {
         let is_except =

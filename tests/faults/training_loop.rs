@@ -1,7 +1,7 @@
 //! The training loop that every case runs. Each fault acts at a certain place in the loop. At its place, a fault does
 //! something in the wrong way (`on`), and the loop without the fault does it in the right way. A fault's cost is the
-//! difference between the duration of a run with the wrong way and the duration of a run with the right way. These two
-//! runs have the same noise.
+//! difference between the duration of a run with the wrong way and the duration of a run with the right way. The runs
+//! with the wrong way and with the right way have the same noise.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
 
@@ -9,7 +9,7 @@ pub(crate) const LOAD: &str = "train.py(57): load_batch";
 pub(crate) const FORWARD: &str = "model.py(30): forward";
 pub(crate) const BACKWARD: &str = "train.py(64): backward";
 pub(crate) const OPTIMIZER: &str = "optimizer.py(21): step";
-/// Number of the first step in the trace.
+/// Number that the first step in the trace has.
 const FIRST_STEP: usize = 5;
 /// Duration of an ordinary kernel, in ns.
 const KERNEL_NS: f64 = 180_000.0;
@@ -108,8 +108,8 @@ pub(crate) struct Fault {
 /// The culprit that causes the cost of a fault. Fields that do not apply to a culprit are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Culprit {
-    /// Functions on the stack, from the user's function to the innermost function. It is right to name any of these
-    /// functions as the culprit.
+    /// Functions on the stack, from the user's function to the innermost function. A finding is right if it names any
+    /// of these functions as the culprit.
     pub(crate) functions: &'static [&'static str],
     pub(crate) rank: Option<usize>,
     pub(crate) device: Option<u32>,

@@ -1,8 +1,8 @@
 # Functions that all steps use: they write facts for the report, and run programs under gpuflame or the probe, each with
-# a time limit. The script run.sh sources this file before a step. It sets these variables: KIT_HERE (the kit), KIT_ROOT
-# (the repository), KIT_OUT (the output folder), KIT_STEP (the step's folder), KIT_LIMIT (the step's time limit in
-# seconds), KIT_SIMULATED and KIT_QUICK (0 or 1), KIT_GPUFLAME, KIT_CLI, KIT_PREBUILT and KIT_PYTHON (each a path or
-# empty), and KIT_OWN_PYTHON. shellcheck shell=bash
+# a time limit. The script run.sh sources this file before a step. The script run.sh sets these variables: KIT_HERE (the
+# kit), KIT_ROOT (the repository), KIT_OUT (the output folder), KIT_STEP (the step's folder), KIT_LIMIT (the step's time
+# limit in seconds), KIT_SIMULATED and KIT_QUICK (0 or 1), KIT_GPUFLAME, KIT_CLI, KIT_PREBUILT and KIT_PYTHON (each a
+# path or empty), and KIT_OWN_PYTHON. shellcheck shell=bash
 
 bin=$KIT_OUT/bin
 facts=$KIT_STEP/facts.jsonl

@@ -121,7 +121,7 @@ fn clients() -> [PathBuf; 2] {
 }
 
 /// Asserts that the outputs contain the 50 launches before the other client is active and the 70 launches after it is
-/// done. The 40 launches between these two groups may be missing.
+/// done. The outputs may lack the 40 launches between these two groups.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);

@@ -282,8 +282,8 @@ struct LookedAt {
     /// Names of the communication kernels.
     communicate: HashSet<NameId>,
     aggregate: Aggregate,
-    /// Four values for each launch: its correlation id, and three times in ns. These are the duration of the call, the
-    /// duration on the GPU, and the time from the end of the call to the start on the GPU.
+    /// Four values for each launch: its correlation id, and three times in ns. The three times are the duration of the
+    /// call, the duration on the GPU, and the time from the end of the call to the start on the GPU.
     launches: Vec<[u64; 4]>,
 }
 
@@ -425,7 +425,8 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
             .map(|row| ["cpu_duration", "gpu_duration", "launch_delay"].map(|column| nanos(row, column)))
             .collect();
         if !rounded {
-            // Both lists are sorted, because gpuflame renumbers ids, and several threads launch.
+            // The lists of launches from both tools are sorted, because gpuflame renumbers ids, and several threads
+            // launch.
             ours.sort_unstable();
             theirs.sort_unstable();
             assert!(ours == theirs, "{}: other launches", trace.display());

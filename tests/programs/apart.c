@@ -1,16 +1,15 @@
 /* apart MODE: opens and closes windows by gpuflame's functions, one after another. MODE is:
  *
  * - `slow`: one window with a kernel of 12 s.
- * - `closed`: three windows. The first window in this mode has 5 launches. The second window has 7 launches and a graph
- *   of 3 kernels that was captured before this window. The third window has 11 launches and is opened by
- *   cudaProfilerStart. Between the windows, the program launches once per millisecond, until the file `capture`, `open`
- *   or `profiler` exists.
- * - WINDOWS: window I has I launches and one launch of a graph of 3 kernels. Between two windows the program makes one
- *   launch. At the end the program waits until a file `stop` exists.
- * - WINDOWS EACH: in every window the program makes EACH launches, at 300,000 per second; half as many launches follow
- *   after the window closes. However slow the machine is, at most MAX_WAITING windows have no file yet. After a tenth
- *   of the windows and at the end, the program prints its resident memory and its number of descriptors. At the end it
- *   also prints the CPU time of its other threads.
+ * - `closed`: three windows. The first window has 5 launches. The second window has 7 launches and a graph of 3 kernels
+ *   that was captured before this window. The third window has 11 launches and is opened by cudaProfilerStart. Between
+ *   the windows, the program launches once per millisecond, until the file `capture`, `open` or `profiler` exists.
+ * - WINDOWS: window I has I launches and one launch of a graph of 3 kernels. Between two windows there is one launch.
+ *   At the end the program waits until a file `stop` exists.
+ * - WINDOWS EACH: every window has EACH launches, at 300,000 per second; half as many launches follow outside the
+ *   window. At most MAX_WAITING windows have no file yet, however slow the machine is. After a tenth of the windows and
+ *   at the end, the program prints its resident memory and its number of descriptors. At the end it also prints the CPU
+ *   time of its other threads.
  * - one WINDOWS EACH: makes the same launches in a single window. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define GPUFLAME_HEADER_ONLY

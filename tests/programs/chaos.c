@@ -156,7 +156,7 @@ static void launch_alone(void)
     is_alone = 0;
 }
 
-/* Forks a child. Its launches fail, because a child of a process that uses CUDA cannot use CUDA. */
+/* Forks a child. The launches of the forked child fail, because a child of a process that uses CUDA cannot use CUDA. */
 static void fork_once(int ends)
 {
     pid_t child = fork();

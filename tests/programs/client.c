@@ -27,8 +27,8 @@
  * time. The program prints the results of the client's calls and the client's data: the number of kernels in its
  * records, the number of calls, and the CUPTI setting that it found.
  *
- * If TO_CUPTI is defined, the program is linked with CUPTI. Otherwise the program looks up each CUPTI function when it
- * needs the function. */
+ * If TO_CUPTI is defined, the program is linked with CUPTI. If TO_CUPTI is not defined, the program looks up each CUPTI
+ * function when it needs the function. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

@@ -2,8 +2,8 @@
  *
  *     closes LIBRARY
  *
- * The program opens a window, closes the library, and launches 30 kernels. Then the program opens the library again,
- * closes the window and the library, launches 40 kernels, and returns 7. */
+ * The program opens a window, closes the library, and launches 30 kernels. After that, the program opens the library
+ * again, closes the window and the library, launches 40 kernels, and returns 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -2,9 +2,9 @@
  *
  *     confined HOW
  *
- * - `depth`: prints the bytes of stack that each launch uses. These launches are the first launch of the process, 19
- *   launches on another thread (nine of them from new stacks, the last six after a library was loaded or unloaded), and
- *   six in a signal handler on a signal stack.
+ * - `depth`: prints the bytes of stack that each launch uses. The measured launches are the first launch of the
+ *   process, 19 launches on a second thread (nine of them from new stacks, the last six after a library was loaded or
+ *   unloaded), and six launches in a signal handler on a signal stack.
  * - `descriptors`: after the first launches, the process cannot open another descriptor.
  * - `threads`: gpuflame cannot create a thread, because pthread_create fails.
  * - `memory`: eight threads launch 100 times each while no memory is available, and once more with memory available.

@@ -1,5 +1,4 @@
-/* Makes copies and fills with each API function on GPU 0 of two GPUs; a separate C function makes each of these
- * calls. */
+/* Makes copies and fills with each API function on GPU 0 of two GPUs, each from a C function of its own. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>

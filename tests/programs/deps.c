@@ -76,7 +76,7 @@ OWN_FRAME static void waits(void)
     KEEP_FRAME();
 }
 
-/* Captures two calls of each kind. These calls only build a graph, so they make no activity records. */
+/* Captures two calls of each kind. The captured calls only build a graph, so they make no activity records. */
 OWN_FRAME static void captured(void)
 {
     cudaEvent_t fork, join;

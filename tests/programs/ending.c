@@ -23,11 +23,10 @@
  * The other lines:
  *
  * - `left` launches 1,000 more kernels, which are complete before the program ends. Each time that a file `more`
- *   appears, it launches once. When a file `go` exists, the program ends without running exit handlers. HOW is the way
- *   in which it ends. `_exit` ends with code 7, and `exit` is a normal exit. `abort` and `fault` end by a signal.
- *   `exec` becomes the program true, and `exec_again` becomes this program with the mode `quick`. `fork` forks a child
- *   that launches nothing and calls _exit, and then aborts. `daemon` calls daemon(), whose child continues alone and
- *   calls _exit.
+ *   appears, it launches once. When a file `go` exists, the program ends without exit handlers. HOW is the way in which
+ *   it ends. `_exit` ends with code 7, and `exit` is a normal exit. `abort` and `fault` end by a signal. `exec` becomes
+ *   the program true, and `exec_again` becomes this program with the mode `quick`. `fork` forks a child that launches
+ *   nothing and calls _exit, and then aborts. `daemon` calls daemon(), whose child continues alone and calls _exit.
  * - `idle` initialises CUDA, launches nothing, creates a file `ready`, and exits when a file `go` exists.
  * - With WHERE, the program sends the signal to itself after main has launched 1,000 kernels.
  *
@@ -75,8 +74,8 @@ enum { CODE = 7 };
 
 KERNEL(step_d1000, "step_d1000", (int n), &n)
 
-/* Number of launches that have returned, for each thread. The numbers are in a file that is mapped into memory, so they
- * outlive the process. */
+/* Number of launches that have returned, for each thread. The numbers are in a mapped file, which outlives the
+ * process. */
 static volatile long *launched;
 
 static void count_in_file(void)
@@ -143,7 +142,7 @@ static void beside(long threads)
         pause();
 }
 
-/* Removes the file with this name; returns whether the file existed. */
+/* Removes the file of this name; returns whether it existed. */
 static int is_told(const char *name)
 {
     return unlink(name) == 0;
@@ -259,8 +258,8 @@ static void *outlive_main(void *nothing)
     return nothing;
 }
 
-/* Number of the signal, and whether it is sent twice or sent again later. A thread that blocks all signals sends the
- * signal to the process or to the thread `target`. */
+/* Number of the signal, and whether it is sent twice or sent again later. A thread that blocks all signals sends it to
+ * the process or to the thread `target`. */
 static int signal_number, is_twice, is_later;
 static pthread_t target;
 

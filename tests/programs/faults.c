@@ -3,9 +3,9 @@
  *     faults --fault NAME --strength PERCENT [--fault NAME --strength PERCENT] [--steps N] [--right]
  *
  * Each step first waits for the GPU work of the step before the previous one, and then launches eight layers of 400 us.
- * Each fault costs about PERCENT of the run time. With --right, the program does the same work, but without the faults.
- * The program prints the nanoseconds that it added to kernels, and the nanoseconds for which the launching thread
- * waited for a processor. */
+ * A fault takes about PERCENT of the run time. With --right the program does the same work without the faults. The
+ * program prints the nanoseconds that it added to kernels, and the nanoseconds for which the launching thread waited
+ * for a processor. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -28,11 +28,10 @@
 KERNEL(layer_d400000, "layer_d400000", (int n), &n)
 KERNEL(tiny_d1500, "tiny_d1500", (int n), &n)
 
-/* Function that sets the end time of the thread's next kernel; NULL unless the program runs on the simulated CUDA
- * stack. */
+/* Sets the end time of the thread's next kernel; NULL unless the program runs on the simulated CUDA stack. */
 static void (*set_end)(unsigned long (*end)(void *, unsigned long), void *argument);
 
-/* Names of the planted faults. `extras` contains the nanoseconds per step that each fault costs. */
+/* Names of the planted faults. `extras` are the nanoseconds per step that each fault costs. */
 static const char *faults[2] = {"", ""};
 static unsigned long extras[2], percents[2] = {12, 12};
 static unsigned long kernel_ns = LAYER_NS, lengthened;
@@ -106,8 +105,8 @@ OWN_FRAME static void load_batch(void)
 {
     size_t bytes = (extra_of("pageable_copies") + extra_of("sync_copies")) * BYTES_PER_NS + 4096;
     if (extra_of("pageable_copies") && !right) {
-        /* The driver copies pageable memory through pinned buffers, and the API call returns when the driver has read
-         * all bytes. */
+        /* The driver copies pageable memory through pinned buffers, and the call returns when the driver has read all
+         * bytes. */
         cudaMemcpyAsync(device, pageable, bytes, cudaMemcpyHostToDevice, stream[0]); /* fault: pageable_copies */
         cudaStreamSynchronize(stream[0]);
     } else if (extra_of("sync_copies") && !right) {
@@ -155,8 +154,8 @@ OWN_FRAME static void write_log(void)
     KEEP_FRAME();
 }
 
-/* Makes kernels longer, either in the last 40 % of the run or in every fifth step. The time that is added to a step on
- * average is the cost of the fault. */
+/* Makes kernels longer in the last 40 % of the run, or in every fifth step. On average, the added time is the cost of
+ * the fault. */
 static void set_kernel_length(void)
 {
     unsigned long slow = 0;

@@ -1,15 +1,14 @@
-/* A library to preload, which makes file operations fail or block for files whose names end in `.gfr` or `.part`. The
+/* A preloaded library that makes file operations fail or block for files whose names end in `.gfr` or `.part`. The
  * variable TROUBLE selects the problem:
  *
- * - `hang`: opening such a file never returns. If the variable HELD is set, only opening a file whose name contains
- *   HELD hangs.
+ * - `hang`: opening such a file never returns. If the variable HELD is set, only files whose names contain HELD hang.
  * - `hang_windows`: opening a file of the first window (`out.1.`) never returns.
  * - `later`: a thread that begins to write outputs creates a file `waits`, and blocks while a file `wait` exists.
- *   Writing outputs begins when the thread claims the outputs' name. If HELD is set, it begins when the thread opens a
- *   file whose name contains HELD.
+ *   Writing begins when the thread claims the outputs' name. With HELD, it begins when the thread opens a file whose
+ *   name contains HELD.
  * - `until`: a thread that opens such a file creates a file `waits`, and blocks until a file `answers` exists.
- * - `full`, `quota`, `stale`, `read_only`: writes fail when a file `trouble` exists. With `full` and `quota`, the
- * program can still overwrite existing bytes, because this does not append to a file. */
+ * - `full`, `quota`, `stale`, `read_only`: writes fail when a file `trouble` exists. With `full` and `quota`, writes
+ *   over existing bytes succeed, because they do not append. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

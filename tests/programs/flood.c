@@ -1,5 +1,4 @@
-/* Creates more stacks, kernels, threads or libraries than gpuflame can store. The program also makes launches that the
- * test checks, before, during and after the flood.
+/* Creates more stacks, kernels, threads or libraries than gpuflame can store, between launches that the test checks.
  *
  *     flood WHAT COUNT ...
  *
@@ -8,11 +7,10 @@
  * - `flood threads COUNT` creates COUNT threads, one after another. Each thread has a name and launches once.
  * - `flood unloads COUNT PLUGIN` loads and unloads PLUGIN COUNT times, and launches from 500 stacks after each time.
  *
- * Four functions make the launches that the test checks. The function `before` launches 1,000 times before the flood,
- * and `after` launches 1,000 times after the flood. The function `between` launches once for every 64 of the flood's
- * stacks, kernels or threads. The function `second` runs on a separate thread; it launches once before the flood and
- * 1,000 times after it. After every 4,096 launches the program waits until gpuflame has read all records. FLOOD_MIB is
- * the memory, in MiB, that the program itself allocates. */
+ * Four functions make the launches that the test checks. `before` launches 1,000 times before the flood, and `after`
+ * 1,000 times after it. `between` launches once per 64 of the flood's stacks, kernels or threads. `second` runs on a
+ * thread of its own; it launches once before the flood and 1,000 times after it. After every 4,096 launches the program
+ * waits until gpuflame has read all records. FLOOD_MIB is the memory, in MiB, that the program itself allocates. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -31,7 +29,7 @@ KERNEL(middle_d3001, "middle_d3001", (int n), &n)
 KERNEL(late_d4007, "late_d4007", (int n), &n)
 KERNEL(second_d51, "second_d51", (int n), &n)
 
-/* The function gpuflame_flush() of the injected library; NULL if no library is injected. */
+/* gpuflame_flush() of the injected library; NULL if no library is injected. */
 static int (*flush)(void);
 static unsigned long launches;
 
@@ -84,7 +82,7 @@ OWN_FRAME static void *other_thread(void *nothing)
 }
 
 /* Functions that call each other in the order of the digits of `path`. The lowest digit determines the function that is
- * nearest to the root, so two stacks have almost no frames in common. Further functions are called until the stack has
+ * nearest to the root, so two stacks have almost no frames in common. More functions are called until the stack has
  * `depth` frames. */
 typedef void step(unsigned long path, int depth);
 static step one, two, three, four;

@@ -1,6 +1,5 @@
-/* half_loaded LIBRARY: loads a fake interpreter library while another thread launches, each time from a new stack.
- * After that, the program launches from functions of the library. The library is built from interpreter.c with
- * -DSLOW. */
+/* half_loaded LIBRARY: loads a fake interpreter library while another thread launches, each time from a new stack. Then
+ * the program launches from functions of the library. The library is built from interpreter.c with -DSLOW. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>

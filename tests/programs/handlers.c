@@ -1,15 +1,14 @@
-/* Sets and queries signal actions, as programs do that a signal ends.
+/* Sets and queries signal actions, like programs that a signal ends.
  *
  *     handlers HOW [SIGNAL ...]
  *
- * - `view`: sets signal actions, and after each change prints the program's signal actions as sigaction returns them;
- *   returns 7.
+ * - `view`: prints the program's signal actions, as sigaction returns them, while it sets them; returns 7.
  * - `chained SIGNAL`: sets a handler that calls the previous handler, receives the signal twice, and returns 3.
  * - `chained_at_end SIGNAL`: as `chained`, but the handler's last instruction is the call to the previous handler.
  * - `child SIGNAL`: does the same as `chained` in a forked child, and returns the child's result.
  * - `restores SIGNAL`: its handler restores the previous action, and sends the signal again.
  * - `server SIGNAL HOW`: sets a handler before it calls CUDA. The handler sets the default action, launches once more,
- *   and sends the same signal to the process again. HOW is the function that sets the action: `sigaction`, `signal`, or
+ *   and sends the signal to the process again. HOW is the function that sets the action: `sigaction`, `signal`, or
  *   `found` (a function that the handler looks up).
  *
  * Each mode launches 100 kernels of 1,000 ns. `chained`, `child` and `restores` query the previous action through a

@@ -1,5 +1,5 @@
 /* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. For each way of
- * waiting, the program prints the nanoseconds that it waited by its own measurement. */
+ * waiting, the program prints the nanoseconds that it measured itself. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -88,8 +88,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* Allocates and frees memory in a loop. When one thread frees memory, another thread immediately gets the same
- * memory. */
+/* Allocates and frees in a loop. When one thread frees memory, another thread immediately gets the same memory. */
 OWN_FRAME static void *churn(void *nothing)
 {
     int i;

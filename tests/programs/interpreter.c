@@ -1,15 +1,14 @@
 /* A fake CPython interpreter that evaluates no code. The fake interpreter has the data structures that gpuflame reads
  * in real interpreters of a few versions: frames of functions, calls of the evaluator, and a description of their
  * layout. Tests use it for two purposes. Some tests count instructions, which is impossible with a real interpreter,
- * because a real interpreter also starts up and collects garbage. Other tests imitate Python versions that have not
- * been released.
+ * because it starts up and collects garbage. Other tests imitate versions that have not been released.
  *
- * VERSION and THREADS (1: without the global lock) are the Python version and the kind of build that this interpreter
- * claims to be. The layout of the interpreter's data is that of Python 3.9, 3.11 or 3.13: the latest of these versions
- * that is not newer than VERSION. With COLD, every other call of the evaluator comes from a part of the evaluator that
- * the compiler moved to another address (3.9). ELSEWHERE is the number of a call to the evaluator. From this call on,
- * there is one more frame, and frames claim to be at an address outside all calls of the evaluator (3.9: there are
- * twice as many frames). With SLOW, the loader needs 0.3 s to relocate this library. */
+ * VERSION and THREADS (1: without the global lock) are the version and the build that this interpreter claims to be.
+ * The layout of the interpreter's data is that of 3.9, 3.11 or 3.13: the latest of these versions that is not newer
+ * than VERSION. With COLD, every other call of the evaluator comes from a part of the evaluator that the compiler moved
+ * to another address (3.9). ELSEWHERE is the number of an evaluation. Starting with this evaluation, there is one more
+ * frame, and frames claim to be at an address outside all calls of the evaluator (3.9: there are twice as many frames).
+ * With SLOW, the loader needs 0.3 s to relocate this library. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -195,7 +194,7 @@ uint64_t _PyRuntime[128] = {
 };
 #endif
 
-/* Source paths. Except for the first text, these texts are as long as the paths of installed packages. */
+/* Source paths. Except for the first, they are as long as the paths of installed packages. */
 static const char *const PATHS[FILES] = {
     "model.py",
     "/usr/lib/python3/site-packages/torch/nn/modules/module.py",
@@ -214,7 +213,7 @@ struct thread *PyGILState_GetThisThreadState(void)
 
 #ifdef SLOW
 /* The loader calls this function to resolve `slow`, before it relocates the symbols that the functions above use. At
- * this time, the function cannot call other libraries, so it makes a system call itself. */
+ * this time, this function cannot call other libraries, so it makes a system call itself. */
 static int (*resolve(void))(void)
 {
     static const int64_t duration[2] = {0, 300 * 1000 * 1000};
@@ -267,7 +266,7 @@ static struct code *code_of(int frames)
     return &codes[frames % FUNCTIONS];
 }
 
-/* Number of calls of the evaluator that have been made so far. */
+/* Number of calls of the evaluator so far. */
 static int evaluations;
 
 #ifdef COLD

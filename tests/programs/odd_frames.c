@@ -65,7 +65,7 @@ OWN_FRAME static void within(void)
     KEEP_FRAME();
 }
 
-/* This function is compiled with a frame pointer, like the code of compilers that keep a frame pointer in each
+/* The function below is compiled with a frame pointer, like the code of compilers that keep a frame pointer in each
  * function. */
 OWN_FRAME __attribute__((optimize("no-omit-frame-pointer"))) static void with_frame_pointer(int slot, size_t length)
 {

@@ -1,5 +1,5 @@
 /* A program with a CUPTI client in a plugin. The client starts, records some work and stops, and the program continues.
- * After the client has stopped, nothing may call the client.
+ * After that, nothing may call the client.
  *
  *     passing HOW CLIENT [CLIENT2]
  *
@@ -10,9 +10,9 @@
  * - `next`: as `unloaded`. 2.5 s later a second client enables fills before it registers its functions, while another
  *   thread launches; this client records 5 fills.
  *
- * The program launches 50 kernels before the first client starts. After the last client has stopped, the program
- * launches, fills and copies for 2.5 s, and then launches 70 kernels. The program prints the number of records of each
- * client, and its exit status is 7. */
+ * The program launches 50 kernels before the first client starts. After the last client, it launches, fills and copies
+ * for 2.5 s, and then launches 70 kernels. The program prints the number of records of each client, and its exit status
+ * is 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -147,8 +147,7 @@ int main(int count, char **words)
         return 3;
     before();
     plugin = load(words[2]);
-    /* The program loads the second plugin before it unloads the first plugin, so the two plugins have different
-     * addresses. */
+    /* The program loads the second plugin before it unloads the first, so the plugins have different addresses. */
     next = strcmp(how, "next") ? NULL : load(words[3]);
     comes(plugin, strcmp(how, "clock") ? "functions" : "clock", KERNELS);
     theirs();

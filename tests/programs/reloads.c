@@ -1,6 +1,6 @@
-/* Loads one plugin after the other without a pause, lets each plugin launch, and unloads it. In every second cycle a
- * plugin launches once, and in the remaining cycles twice. Before it loads a plugin, the program's own code launches
- * from STACKS stacks. The program prints the address of each plugin.
+/* Loads one plugin after the other without a pause, lets each plugin launch, and unloads it. In every other cycle a
+ * plugin launches once, otherwise twice. Before each plugin the program's own code launches from STACKS stacks. The
+ * program prints the address of each plugin.
  *
  *     reloads CYCLES STACKS NAMESPACE A.so B.so ...
  *
@@ -32,16 +32,15 @@ OWN_FRAME static int run(const char *path, int launches)
     void (*plugin_run)(const void *) = plugin ? (void (*)(const void *))dlsym(plugin, "plugin_run") : NULL;
     if (!plugin_run)
         return failed(path);
-    /* `left` is volatile. Otherwise the compiler could unroll the loop into two calls, from which launches would have
-     * two different stacks. */
+    /* `left` is volatile. Otherwise the compiler could unroll the loop into two calls, which would make two stacks. */
     for (left = launches; left > 0; left--)
         plugin_run((const void *)step_d1000);
     printf("%p %s\n", (void *)plugin_run, path);
     return dlclose(plugin);
 }
 
-/* Launches below nine nested calls. Each bit of `number` selects one of two places in the code for a call, so every
- * number has a different stack. */
+/* Launches below nine nested calls. Each bit of `number` selects one of two places for a call, so every number has a
+ * different stack. */
 OWN_FRAME static void descend(int number, int calls)
 {
     if (calls == 0)

@@ -1,5 +1,5 @@
-/* A program that contains another CUPTI client. This client enables activity records without a subscription, as Kineto
- * does.
+/* A program that contains another CUPTI client. The other client enables activity records without a subscription, as
+ * Kineto does.
  *
  *     rival MILLISECONDS [returns | profiler]
  *

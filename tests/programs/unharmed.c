@@ -1,5 +1,4 @@
-/* A program that uses its file descriptors in the ways in which programs do, and checks that gpuflame has not changed
- * any of them.
+/* A program that uses its file descriptors as programs do, and checks that gpuflame has not changed any of them.
  *
  *     unharmed closes | data | early | captured | log | unfinished | closed | full | nonblocking | killed | launches
  *     unharmed refused CALL...
@@ -10,8 +9,7 @@
  * - `captured`: redirects its stderr to a temporary file, and restores it at the end.
  * - `log`: redirects its stderr to a log file during the run.
  * - `unfinished`: writes half a line to its stderr.
- * - `refused`: after its first launches, the program installs a filter that refuses the named system calls (poll,
- *   ppoll, ioctl).
+ * - `refused`: after its first launches, a filter refuses the named system calls (poll, ppoll, ioctl).
  * - `closed`: starts with descriptors 0, 1 and 2 closed, and opens files under these numbers later.
  * - `full`: its stderr is a full pipe that no process reads.
  * - `nonblocking`: its stderr is a small non-blocking pipe, nearly full, with a slow reader.
@@ -140,7 +138,7 @@ static void closed(void)
     int i, tries, file;
     work(1000);
     /* Wait until descriptors 0 to 2 are free: another thread may have opened a file under one of these numbers to read
-     * the file. */
+     * it. */
     for (i = 0; i < 3; i++)
         for (tries = 0; fcntl(i, F_GETFD) != -1; tries++, usleep(1000))
             if (tries == 60000)
@@ -152,8 +150,8 @@ static void closed(void)
     work(10000);
 }
 
-/* Replaces descriptor 2 by a pipe of one page that has only `room` free bytes; lines of text fill the rest of the pipe.
- * Returns the pipe's read end. */
+/* Replaces descriptor 2 by a pipe of one page that has only `room` free bytes; the rest is filled with lines. Returns
+ * the pipe's read end. */
 static int pipe_on_two(int room)
 {
     int ends[2], size, i;

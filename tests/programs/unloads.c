@@ -5,8 +5,7 @@
  *
  *     unloads ROUNDS RUNTIME CUPTI
  *
- * Prints two numbers: the number of rounds after which the runtime was unloaded, and the number of rounds after which
-   CUPTI was unloaded. */
+ * Prints the number of rounds after which the runtime was unloaded, and the same number for CUPTI. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -20,8 +19,8 @@
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
 static const char *runtime, *cupti;
-/* A thread holds this lock while it has a library open. Therefore the second thread has no library open when the end of
- * a round checks that the libraries are unloaded. */
+/* Lock that a thread holds while it has a library open. So the other thread has no library open while the end of a
+ * round checks that the libraries are unloaded. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static volatile int is_over;
 

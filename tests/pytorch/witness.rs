@@ -231,7 +231,7 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
         run.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CUPTI_VERSION", "13.2")
     };
     if program == "compiled.py" {
-        // This first run fills the caches of the compiler. Therefore later runs compile nothing.
+        // The first run of the program fills the caches of the compiler. Therefore later runs compile nothing.
         drop(run(program, Way::None).args(args()).ok());
     }
     let traced =

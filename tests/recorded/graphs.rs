@@ -269,8 +269,8 @@ fn graphs_destroyed_while_running_keep_their_work() {
         {
             let done = run("in_flight").env(name, value).env("GPUSIM_CUPTI_VERSION", version).ok();
             assert_exact(&done);
-            // There are ten CUDA contexts. In each context, a graph of four nodes is instantiated twice. One instance
-            // of the graph is launched three times, and the other instance twice.
+            // The program creates ten CUDA contexts. In each context, a graph of four nodes is instantiated twice. One
+            // instance of the graph is launched three times, and the other instance twice.
             assert_eq!(ledger(&done).0, 10 * 4 * (3 + 2));
         }
     }

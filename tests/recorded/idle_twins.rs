@@ -23,7 +23,7 @@ use crate::support::command::gpuflame;
 use crate::support::pythons::pythons;
 use crate::support::{Done, Run, Way, cuda, scratch, skip};
 
-/// Number of iterations of the loop.
+/// Number of iterations that the program's loop makes.
 const ITERATIONS: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -164,8 +164,8 @@ fn at_most_32_threads_that_do_not_launch_are_sampled_and_the_others_are_counted(
     if is_refused(&done) {
         return;
     }
-    // The line reports samples of 1 launching thread. There are 41 other threads (the thread that holds the GIL, and 40
-    // more), and 9 of them are not sampled.
+    // The line reports samples of 1 launching thread. The program has 41 other threads (the thread that holds the GIL,
+    // and 40 more), and 9 of them are not sampled.
     let line = done.ledger("cpu samples")[0];
     assert!(line.contains(" on 1 threads, ") && line.ends_with("threads not sampled 9)"), "{line}");
 }

@@ -93,7 +93,7 @@ const VERBS_OF_TWO: [&[&str]; 5] = [
 /// Beginnings of those lines of `gpuflame info` that differ between rows and sums. These lines show the kind of the
 /// file, and the number of steps without GPU work (unknown for sums).
 const LINES_OF_ONE_FILE: [&str; 2] = ["contents,", "steps without GPU work,"];
-/// Checks whose result `gpuflame check` prints as unknown if it reads sums. These checks compare single activities with
+/// Checks whose result `gpuflame check` prints as unknown if it reads sums. Such checks compare single activities with
 /// each other or with steps.
 const UNKNOWN_CHECKS: [&str; 9] = [
     "steps without GPU work",

@@ -162,8 +162,8 @@ fn check(program: Program, counts: &mut Counts) {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Returns the features that the random program with this seed leaves out. There are eight sets of such features, and
-/// the seeds use them in turn. The last set of features is empty.
+/// Returns the features that the random program with this seed leaves out. The test uses eight sets of such features;
+/// the seeds use the sets in turn. The last set of features is empty.
 fn left_out(seed: u32) -> u32 {
     let known = HOST_FUNCTIONS | THREADS;
     match seed % 8 {

@@ -27,8 +27,8 @@ use gpuflame_model::record::{
     SetDetail, StreamId, ThreadId, WindowEdge, Writer,
 };
 
-/// Time 0 of the picture at the top of this file, in ns since the epoch. This time is an odd number of nanoseconds,
-/// which an `f64` in microseconds cannot represent.
+/// Time 0 of the picture at the top of this file, in ns since the epoch. Time 0 is an odd number of nanoseconds, which
+/// an `f64` in microseconds cannot represent.
 pub const BASE: u64 = 1_760_000_000_123_456_789;
 
 /// Folded stacks of the recording, computed by hand.

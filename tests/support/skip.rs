@@ -45,7 +45,7 @@ pub const ALLOWED_UNDER_CI: &[&str] = &[
     "a shell is not installed",
     // Small container images do not contain `man`.
     "man is not installed",
-    // These packages are too large for `.ci/run`; only `.ci/long` installs them.
+    // The packages that this test needs are too large for `.ci/run`; only `.ci/long` installs them.
     "Transformers or Triton is not installed",
 ];
 

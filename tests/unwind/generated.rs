@@ -295,7 +295,7 @@ fn on_other_stacks(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<
     let mut stacks = vec![0u128; 5 * STACK / 16];
     let top = stacks.as_mut_ptr_range().end.addr();
     let mut ways = Ways::new(top);
-    // These stacks do not contain the thread's outermost frames.
+    // The four other stacks do not contain the thread's outermost frames.
     ways.root.clear();
     for seed in seeds {
         let first = stacks[(1 + seed as usize % 4) * STACK / 16..].as_mut_ptr().cast();

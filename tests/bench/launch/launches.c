@@ -1,4 +1,4 @@
-/* Launches a kernel N times from one thread, 64 calls below main. The program measures the cost for a whole process.
+/* Launches a kernel N times from one thread, 64 calls below main. Measures the cost for a whole process.
  *
  *     launches [N]
  *
@@ -22,8 +22,7 @@ OWN_FRAME static void launch(int depth, unsigned path)
     KEEP_FRAME();
 }
 
-/* Two functions with frames of different sizes. At each of the last four calls, `path` selects one of these
- * functions. */
+/* Two functions with frames of different sizes. At each of the last four calls, `path` selects one of the two. */
 OWN_FRAME static void left(int depth, unsigned path);
 OWN_FRAME static void right(int depth, unsigned path)
 {

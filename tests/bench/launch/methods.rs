@@ -68,7 +68,7 @@ pub(crate) const METHODS: &[Method] = &[
     Method::new("backtrace crate", "backtrace", backtrace_crate),
 ];
 
-/// State that the methods need. Each thread has its own state.
+/// State that a thread needs for all methods. Each thread has its own state.
 pub(crate) struct Tools {
     unwinder: Unwinder,
     plain: Unwinder,

@@ -9,7 +9,8 @@ use std::time::Instant;
 use crate::staged::{built, command, compiled};
 
 const LAUNCHES: u32 = 200_000;
-/// Number of pairs of runs. In each pair, one run is with gpuflame and the other run is without gpuflame.
+/// Number of pairs of runs that are measured. In each pair, one run is with gpuflame and the other run is without
+/// gpuflame.
 const PAIRS: usize = 20;
 
 /// Wall-clock time, and CPU time of all processors together, in nanoseconds.

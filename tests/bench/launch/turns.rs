@@ -16,7 +16,7 @@ use std::{fs, hint, process, thread};
 use crate::log;
 use crate::methods::Clock;
 
-/// Number of turns, in each of which every job is measured. For each job, the best time is used.
+/// Number of turns, in each of which every job is measured. For each job, only the best of its times counts.
 const TURNS: usize = 25;
 
 /// Result of a job: for each of the two threads, the smallest of the medians of all turns, in nanoseconds.
@@ -151,7 +151,7 @@ fn one_thread(
 ) -> Vec<[f64; 2]> {
     let mut least = vec![[f64::INFINITY; 2]; jobs];
     let mut counted = vec![[0; 2]; jobs];
-    // The first turn only warms up caches, and its times are not used.
+    // The first turn only warms up caches; its times do not count.
     for turn in 0..=TURNS {
         for job in 0..jobs {
             for who in [&[0][..], &[1], &[0, 1]] {

@@ -6,8 +6,7 @@
  * EXPECT set memset 5 main;south
  * EXPECT copy DtoH 5 main;south
  *
- * With an argument N, the program launches each kernel N times instead. The recordings of tiny programs are made with
-   an argument. */
+ * With an argument N, the program launches each kernel N times instead. The recordings of tiny programs use this. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 # Reports the machine: driver, CUDA, CUPTI, GPU, CPU, kernel, container, tools
 # LIMIT 30
 #
-# This step reports the machine, because later measurements are useful only if their machine is known.
+# The step `machine` reports the machine, because later measurements are useful only if their machine is known.
 
 first_line() { timeout 10 "$@" 2>/dev/null | head -n 1; }
 

@@ -1,6 +1,6 @@
 //! Tests a program that has its own handlers for SIGINT, SIGTERM and SIGHUP. The program's handlers must be visible to
 //! other code and must be called, as without gpuflame. If the program restores the default action and sends itself the
-//! signal again, gpuflame first writes the files. Then the signal ends the program.
+//! signal again, gpuflame first writes the files. After that, the signal ends the program.
 //!
 //! The program is `tests/programs/handlers.c`, whose kernels take 1,000 ns.
 

@@ -68,7 +68,7 @@ fn truth(path: &Path, moment: u64) -> Work {
 }
 
 /// Asserts that folded stacks contain all GPU work in `work` and nothing else. The first frame of each stack is the
-/// name of its thread. If a thread was making a launch when the process ended, this launch may be missing.
+/// name of its thread. If a thread was making a launch when the process ended, the outputs may not contain this launch.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();

@@ -21,7 +21,7 @@ fn a_forked_child_does_not_wait_for_another_threads_range_name() {
 }
 
 /// If the parent process is recorded, a child process must write nothing, end as it would without gpuflame, and leave
-/// its parent's counts unchanged. This must be so in whatever way the child is created.
+/// its parent's counts unchanged. This must be so however the child process is created.
 #[test]
 fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
     let program = compile("tests/programs/forked.c", &["-O2"]);

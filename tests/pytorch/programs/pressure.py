@@ -1,4 +1,4 @@
-"""Uses up the GPU memory and frees it, throws exceptions through launches, and forks."""
+"""Runs out of GPU memory and frees it, throws exceptions through launches, and forks."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Launches work inside NVTX ranges: the program's own ranges, and a range for every operator."""
+"""Uses NVTX ranges: the program's own ranges, and a range for every operator."""
 
 import torch
 from torch.cuda import nvtx

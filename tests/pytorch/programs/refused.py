@@ -1,5 +1,5 @@
-"""Makes launches that the driver refuses (GPUSIM_FAULTS=launch_fail:every=N). Each refused launch raises an exception
-in Python, wherever PyTorch makes the launch, even on a thread of autograd. Later launches work."""
+"""Makes launches that the driver refuses (GPUSIM_FAULTS=launch_fail:every=N). Each of them raises an exception in Python,
+wherever in PyTorch the launch is made, even on a thread of autograd. Later launches work."""
 
 import torch
 from torch.nn import functional as F

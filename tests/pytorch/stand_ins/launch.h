@@ -8,8 +8,7 @@
 
 struct dim { unsigned x, y, z; };
 
-// The CUDA runtime identifies a kernel by an address. In this library, it is the address of the kernel's entry in this
-// table.
+// The CUDA runtime identifies a kernel by an address. Here this is the address of the kernel's entry in this table.
 static struct kernel { char name[160]; } kernels[512];
 static unsigned kernel_count;
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -46,7 +45,7 @@ static int launch(const char *name, struct dim grid, struct dim block, size_t sh
     const void *kernel = kernel_of(name);
     void *no_arguments = NULL;
     int result = kernel ? launch_kernel(kernel, grid, block, &no_arguments, shared_bytes, stream) : -1;
-    // The functions of this library return only a state. The empty statement hides the state's value from the compiler.
+    // The functions of this library return only a state. The empty statement hides its value from the compiler.
     asm volatile("" : "+r"(result));
     return result ? 13 : 0;
 }
@@ -64,8 +63,8 @@ static const char *type_name(int type) {
     }
 }
 
-// Returns whether GPUSIM_MATH=1 is set. If it is set, memory has contents, and products of 32-bit floats are computed:
-// C = alpha op(A) op(B) + beta C, with matrices stored by columns.
+// Returns whether GPUSIM_MATH=1 is set. Then memory has contents, and products of 32-bit floats are computed: C = alpha
+// op(A) op(B) + beta C, with matrices stored by columns.
 static int computes(void) {
     const char *math = getenv("GPUSIM_MATH");
     return math && !strcmp(math, "1");

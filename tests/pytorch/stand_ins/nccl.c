@@ -1,9 +1,8 @@
 // A stand-in for NCCL. The ranks are processes of one machine and meet in shared memory. Each collective or group of
-// collectives is one kernel. The kernel of a collective begins when its stream is free. The kernel ends on all ranks at
-// the same time: when its duration has passed since the last rank was ready. No data is moved between the ranks. The
-// simulation must know all times when work is submitted. Therefore the launch call itself waits for the other ranks; in
-// real NCCL, the kernel waits. Collectives that are captured into a graph wait for no rank, and last as long as their
-// name states.
+// collectives is one kernel. A kernel begins when its stream is free. The kernel ends on all ranks at the same time:
+// when its duration has passed since the last rank was ready. No data is moved. The simulation must know all times when
+// work is submitted. So the launch call itself waits for the other ranks, whereas in real NCCL the kernel waits.
+// Collectives that are captured into a graph wait for no rank, and last as long as their name states.
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -85,7 +84,7 @@ static double seconds(void) {
     return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-// Waits until the counter `what` has reached `least`, or until the time limit.
+// Waits until the counter `what` is at least `least`, or until the time limit.
 static int await_least(struct comm *comm, void *what, int is_long, unsigned long least) {
     const char *limit = getenv("GPUSIM_NCCL_TIMEOUT");
     double until = seconds() + (limit ? atof(limit) : 60);
@@ -119,8 +118,7 @@ static int arrive(struct comm *comm, unsigned long number, unsigned long ready, 
     return SUCCESS;
 }
 
-// After that, waits until the other ranks have arrived. Stores the time at which the last rank was ready, and the
-// values that all ranks published.
+// Waits for the other ranks. Stores the time at which the last rank was ready, and the values that all ranks published.
 static int meet(struct comm *comm, unsigned long number, unsigned long *ready, long words[RANKS][2]) {
     struct slot *slot = &comm->shared->slots[number % SLOTS];
     int result = await_least(comm, &slot->arrived, 0, comm->count);
@@ -150,7 +148,7 @@ static int join(struct comm **out, int count, const struct id *id, int rank) {
     if (shared == MAP_FAILED || !comm) return fail(NULL, SYSTEM, "no memory");
     *comm = (struct comm){.shared = shared, .id = *id, .rank = rank, .count = count};
     device_of_thread(&comm->device);
-    // The file of the shared memory is removed when all ranks have mapped it.
+    // The file of the shared memory is removed once all ranks have mapped it.
     if (++shared->members == (unsigned)count) shm_unlink(path);
     *out = comm;
     return SUCCESS;
@@ -193,7 +191,7 @@ static int offer(struct order *it, unsigned long ready) {
     return arrive(it->comm, it->number, ready, what | 1, NULL);
 }
 
-// Waits until the other ranks have notified this rank that their kernels can begin. Stores the latest time at which one
+// Waits until the other ranks have notified this one that their kernels can begin. Stores the latest time at which one
 // of the kernels can begin.
 static int await_others(struct order *it, unsigned long *ready) {
     if (it->kind == COLLECTIVE) return meet(it->comm, it->number, ready, NULL);
@@ -216,7 +214,7 @@ static unsigned long duration(struct order *it) {
     return 5000 + bytes / 200;
 }
 
-// Returns the time at which a kernel that began at `start` ends.
+// Returns when a kernel that began at `start` ends.
 static unsigned long end(void *argument, unsigned long start) {
     struct order *it = argument;
     unsigned long ready = start;
@@ -248,8 +246,8 @@ static int run(struct order *it) {
 static int run_group(void) {
     int result = SUCCESS, is_of_several = 0;
     for (struct order *it = group; it < group + group_count; it++) is_of_several |= it->comm != group->comm;
-    // One thread may drive several ranks. Therefore the thread notifies the other ranks of all operations before it
-    // waits for any operation.
+    // One thread may drive several ranks. So the thread notifies the other ranks of all operations before it waits for
+    // any operation.
     for (struct order *it = group; it < group + group_count && is_of_several && !result; it++) {
         if (first_like(it) != it || is_captured(it->stream)) continue;
         it->is_offered = 1;

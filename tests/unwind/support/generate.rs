@@ -1,4 +1,4 @@
-//! Writes libraries of random C functions. These functions make stacks that the author of a test would not think of.
+//! Writes libraries of random C functions. Such functions make stacks that the author of a test would not think of.
 //!
 //! Each function calls a callback, which returns the next function to call, or null if the function must return.
 //! Therefore the same libraries can build any stack. Functions in a library differ in their frame sizes, saved

@@ -158,7 +158,7 @@ impl Faults {
         self.null_data.as_ref().is_some_and(|(every, both)| seen(both, *every))
     }
 
-    /// Whether any buffer is delivered twice.
+    /// Whether the fault makes CUPTI deliver any buffer twice.
     pub fn hands_over_twice(&self) -> bool {
         self.buffer_twice.is_some()
     }

@@ -78,7 +78,7 @@ pub enum What {
     /// Frees the memory at this address.
     Free(u64),
     /// A conditional node: runs all nodes of one of these graphs, or no nodes. Simulated kernels never set a condition.
-    /// So the condition's default value selects the graph, and the body of a loop runs once.
+    /// Therefore the condition's default value selects the graph, and the body of a loop runs once.
     Conditional(&'static [&'static Graph], usize),
 }
 

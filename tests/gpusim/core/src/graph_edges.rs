@@ -81,8 +81,8 @@ pub fn inline(
     }
 }
 
-/// What the nodes that depend on a finished node must wait for. These nodes wait for the finished node's end. If the
-/// finished node does nothing, its dependents wait for everything that the finished node had to wait for.
+/// What the nodes that depend on a finished node must wait for. The nodes that depend on a finished node wait for its
+/// end. If the finished node does nothing, its dependents wait for everything that the finished node had to wait for.
 #[derive(Clone)]
 struct Done {
     waits: Vec<Wait>,

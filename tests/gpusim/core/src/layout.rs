@@ -166,8 +166,8 @@ fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
 
 const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
 
-/// Returns the start and end to write into the activity record. These times are wrong on purpose if a fault requires
-/// it.
+/// Returns the start and end to write into the activity record. If a fault requires it, the start and end are wrong on
+/// purpose.
 pub fn recorded_times(work: &Work) -> (u64, u64) {
     match work.fault {
         Some(Fault::ZeroTimestamps) => (0, 0),

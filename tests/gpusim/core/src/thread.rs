@@ -73,7 +73,7 @@ pub struct Thread {
     pub contexts: RefCell<Vec<&'static Context>>,
     /// This thread's own default streams, one per context.
     pub own_streams: RefCell<Vec<(&'static Context, &'static Stream)>>,
-    /// This thread's counts of GPU work for the truth file.
+    /// The counts of this thread's GPU work for the truth file.
     pub tally: &'static ThreadTally,
     /// Cache of recent call sites, keyed by the pointer to the text, because programs set the same string literals
     /// repeatedly.

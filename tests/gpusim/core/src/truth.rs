@@ -246,7 +246,7 @@ pub fn flush(corr_ids: u64) {
     }
 }
 
-/// Writes the sums to the truth file for the last time. GPU work that starts after this is not counted.
+/// Writes the sums to the truth file for the last time. The truth file does not count GPU work that starts later.
 pub fn close(corr_ids: u64) {
     if let Some(truth) = truth() {
         truth.closed.store(true, Relaxed);

@@ -53,7 +53,8 @@ struct Turns {
     meetings: BTreeMap<u64, Vec<usize>>,
     /// Pairs of threads: the first thread waits until the second thread ends.
     joining: Vec<(usize, usize)>,
-    /// Number of changes to this state. If this number grows, a waiting thread knows that other threads make progress.
+    /// Number of changes that have been made to this state. If this number grows, a waiting thread knows that other
+    /// threads make progress.
     changes: u64,
 }
 

@@ -208,7 +208,7 @@ struct LongParams {
     shares: u8,
 }
 
-/// Size of the longer struct in bytes.
+/// Size of the longer of the two structs, in bytes.
 const LONG: usize = 40;
 
 #[unsafe(no_mangle)]

@@ -24,8 +24,8 @@ fn kernels_and_variables_of_a_cubin_are_read_from_the_cubin() {
     assert_eq!((outcome.total("count"), outcome.total("total_ns")), (3, 1_700));
     let modules = outcome.lines("module").into_iter();
     let modules: Vec<_> = modules.map(|l| ["id", "number", "bytes"].map(|key| l.number(key))).collect();
-    // The program loads the cubin twice and unloads it twice. Then it loads four images that are not cubins; then it
-    // loads and unloads the cubin and another image; then it loads three more images that are not cubins. The cubin
+    // The program loads the cubin twice and unloads it twice. After that, the program loads four images that are not
+    // cubins; loads and unloads the cubin and another image; and loads three more images that are not cubins. The cubin
     // consists of a 64-byte header, 128 bytes of names, 4 symbols of 24 bytes and 7 section headers of 64 bytes.
     const BYTES: u64 = 64 + 128 + 4 * 24 + 7 * 64;
     let loaded = |number, bytes| [6, number, bytes];

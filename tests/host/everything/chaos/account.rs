@@ -50,8 +50,8 @@ pub(super) const NO_STACK: &str = "[no launch stack]";
 /// GPU time in nanoseconds, keyed by call site and leaf frame.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
-/// Counts that the ledger contains, and sums that the flame graph contains. These counts and sums are either the
-/// expected ones or the reported ones.
+/// Counts that the ledger contains, and sums that the flame graph contains. The counts and sums in an account are
+/// either the expected ones or the reported ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) launches: u64,

@@ -153,8 +153,8 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Checks a run in which any record may have been lost. The outputs must not contain any GPU work that was not
-    /// started. The sums must be possible for the number of activities with usable times that the run reported.
+    /// Checks a run in which any activity record may have been lost. The outputs must not contain any GPU work that was
+    /// not started. The sums must be possible for the number of activities with usable times that the run reported.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
         assert!(found.launches <= most.launches, "{found:?}");
