@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-/// Device memory for `len` floats.
+/// Device memory with room for `len` floats.
 pub(crate) struct Buffer {
     address: u64,
     len: usize,

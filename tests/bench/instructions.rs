@@ -59,8 +59,8 @@ const CASES: [Case; 14] = [
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
-    // From each of three places in Python, the case launches three kernels in a row, as one line of Python may do. The
-    // three launches from one place differ only in their native frames.
+    // In each of three places in Python code, the case launches three kernels in a row, as one line of Python may do.
+    // The three launches from one place differ only in their native frames.
     Case { name: "instructions_callback_python_in_rows", run: in_rows::<0x30d>, limit: 2600 },
 ];
 
@@ -177,8 +177,8 @@ fn by_turns<const VERSION: u32>(count: u32) {
     evaluated::<VERSION>(12, true, turns, count);
 }
 
-/// Launches in turn from three places in Python. Each place launches three times, each time from another native
-/// function.
+/// Launches in turn from three places in Python. Each place launches three times, from three different native
+/// functions.
 fn in_rows<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn rows(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");

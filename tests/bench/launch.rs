@@ -62,7 +62,7 @@ const WARM_UP: usize = 4;
 /// Average number of captures per stack and turn during the measurement of situations with different stacks.
 const ROUNDS: usize = 2;
 
-/// A situation, a depth, and the stacks on which a method is measured.
+/// A situation, a stack depth, and the stacks on which the unwinding methods are measured.
 struct Place {
     situation: Situation,
     depth: usize,

@@ -55,8 +55,8 @@ pub(crate) fn length(slices: &[Slice]) -> i64 {
 }
 
 /// Returns the total time, in ns, during which at least one kernel of the model runs on the device. The returned time
-/// is the length of the union of the kernels' intervals. Collectives and kernels with `except` in their names do not
-/// count.
+/// is the length of the union of the kernels' intervals. Collectives do not count, and neither do kernels with the text
+/// `except` in their names.
 pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     let is_model = |slice: &&Slice| {
         let is_except =

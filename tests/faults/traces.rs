@@ -522,7 +522,7 @@ impl Rank {
     }
 }
 
-/// A time in nanoseconds, which is displayed as microseconds with three decimals.
+/// A time in nanoseconds, which is printed as microseconds with three decimals.
 struct Micros(i64);
 
 impl std::fmt::Display for Micros {

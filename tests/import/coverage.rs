@@ -1,5 +1,5 @@
-//! Idle time is known only if nearly all launches have recorded GPU work. If idle time is unknown, no output contains
-//! it.
+//! Tests that idle time is known only if nearly all launches have recorded GPU work. If idle time is unknown, no output
+//! contains it.
 
 use serde_json::{Value, json};
 

@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 use gpusim_selftest::Run;
 use serde_json::{Value, json};
 
-/// Device, context and stream.
+/// A stream, given as its device, CUDA context and stream id.
 type Key = (u64, u64, u64);
 
 fn number(row: &Value, key: &str) -> u64 {

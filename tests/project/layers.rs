@@ -308,7 +308,7 @@ fn paths_from(root: &str, text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Returns the first names of the items in a list `{a::b, c::{d, e}}` whose opening brace was cut off.
+/// Returns the first name of each item in a list `{a::b, c::{d, e}}` whose opening brace was cut off.
 fn top_level_names(list: &str) -> BTreeSet<String> {
     top_level_items(list).iter().filter_map(|item| first_name(item)).collect()
 }
@@ -330,7 +330,8 @@ fn top_level_items(list: &str) -> Vec<String> {
     items.iter().map(|item| item.trim().to_owned()).collect()
 }
 
-/// Returns the module at the beginning of a path, or `None` for `Error` and other items of the root.
+/// Returns the module at the beginning of a path, or `None` if the path begins with an item of the root, such as
+/// `Error`.
 fn first_name(path: &str) -> Option<String> {
     let name: String = path.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
     name.starts_with(|letter: char| letter.is_lowercase()).then_some(name)

@@ -368,7 +368,8 @@ fn the_library_runs_on_glibc_2_17() {
     }
 }
 
-/// In a shell with the preload, every program loads this library, whichever C library the program uses.
+/// If a shell preloads this library, every program that the shell starts loads it, whichever C library the program
+/// uses.
 #[test]
 fn the_preload_library_is_small_and_links_no_library() {
     let library = preload();
@@ -391,8 +392,8 @@ fn the_preload_library_is_small_and_links_no_library() {
     output(strict.arg(root().join("capi/preload.c")));
 }
 
-/// The library has 3.49 MiB today, plus 0.1 MiB of tables for unwinding its own panics. If the library or these tables
-/// grow, find out why.
+/// The size of the library is 3.49 MiB today, plus 0.1 MiB of tables for unwinding its own panics. If the library or
+/// these tables grow, find out why.
 #[test]
 fn the_release_librarys_code_and_data_are_at_most_3_6_mib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");

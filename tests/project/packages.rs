@@ -66,8 +66,8 @@ fn pack(python: &Path, built: &Path, umask: &str, variables: &[(&str, &str)]) ->
     out
 }
 
-/// Returns the folder of stand-in files and the folder of packages made from them, or `None` if this machine cannot
-/// make the packages.
+/// Returns two folders: that of the stand-in files, and that of the packages made from them. Returns `None` if this
+/// machine cannot make the packages.
 fn packages() -> Option<&'static (PathBuf, PathBuf)> {
     static PACKAGES: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
     let packages = PACKAGES.get_or_init(|| {

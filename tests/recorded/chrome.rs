@@ -27,7 +27,7 @@ fn nanos(micros: &Value) -> u64 {
 type Work = (String, String, u64, u64, u64);
 
 /// Returns kind, name, start, end and launching thread of each kernel, copy and fill in the trace, keyed by correlation
-/// id. Checks that flows connect launches with their GPU work.
+/// id. Checks that the flows in the trace connect launches with their GPU work.
 fn told(done: &Done) -> BTreeMap<u64, Work> {
     let (base, events) = events(done);
     let of = |phase: &str, categories: &[&str]| -> Vec<Value> {

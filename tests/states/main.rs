@@ -13,7 +13,7 @@ use serde_json::Value;
 mod bands;
 mod real_traces;
 
-/// Device, context and stream.
+/// A stream, given as its device, CUDA context and stream id.
 type Key = (u64, u64, u64);
 /// Intervals of a stream: start, end and state of each.
 type Intervals = Vec<(u64, u64, String)>;

@@ -19,7 +19,7 @@ enum { TURNS = 40, A_TURN = 4000, DEPTH = 24, STACK = 64 << 10 };
 
 KERNEL(step_d100, "step_d100", (int n), &n)
 
-/* Switches to the stack at `to`, and stores in `from` the stack to which a later call switches back. */
+/* Switches to the stack at `to`, and stores the current stack in `from`, so that a later call can switch back to it. */
 void go(void **from, void *to);
 __asm__(".text\n.type go,@function\ngo:\n"
         "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"

@@ -1,4 +1,4 @@
-//! Captures the calling thread's own stack with framehop, as a program would use it.
+//! Captures the calling thread's own stack with framehop, in the way in which a program would use framehop.
 
 use std::ffi::{CStr, c_int, c_void};
 

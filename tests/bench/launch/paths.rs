@@ -38,7 +38,7 @@ impl Situation {
     }
 }
 
-/// Returns the stacks of a situation. Each stack is the list of functions to call, outermost first.
+/// Returns the stacks that are measured in a situation. Each stack is the list of functions to call, outermost first.
 pub(crate) fn stacks(situation: Situation, depth: usize, functions: &[Function]) -> Vec<Vec<Function>> {
     let mut random = Random::new(depth as u64);
     let mut pick = || functions[random.below(functions.len())];

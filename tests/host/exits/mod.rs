@@ -1,4 +1,4 @@
-//! Programs that exit, that are ended by a signal, or that crash. The tests check which files are left.
+//! Programs that exit, that are ended by a signal, or that crash. The tests check which files such programs leave.
 
 pub(super) mod checkpoint;
 mod ending;

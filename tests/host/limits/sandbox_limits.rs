@@ -408,8 +408,8 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
-/// Traces a program with strace. The program installs a seccomp filter after its first launch, when the CUDA runtime
-/// has finished its own set-up. In some runs strace makes a system call fail, and gpuflame uses another system call
+/// Traces a program with strace. The program installs a seccomp filter after its first launch, because the CUDA runtime
+/// has finished its set-up then. In some runs strace makes a system call fail, and gpuflame uses another system call
 /// instead.
 #[test]
 fn no_new_kind_of_system_call_is_made_after_set_up() {

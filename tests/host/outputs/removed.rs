@@ -39,7 +39,7 @@ fn changed(run: Run, change: impl FnOnce(&Path)) -> Done {
     done
 }
 
-/// Asserts that every file that the ledger names exists. Returns the paths of these files.
+/// Asserts that every file that the ledger names exists. Returns the paths of the files that the ledger names.
 fn assert_written(done: &Done) -> Vec<PathBuf> {
     let files: Vec<_> = done.ledger("wrote").into_iter().map(PathBuf::from).collect();
     for file in &files {

@@ -317,8 +317,8 @@ impl Graph {
         copy
     }
 
-    /// Creates the driver's second copy of an instantiated graph. The callbacks announce that the creation of each of
-    /// its nodes starts. Only for child-graph nodes do the callbacks also announce that they were created.
+    /// Creates the driver's second copy of an instantiated graph. CUPTI's callbacks announce that the creation of each
+    /// node of this copy starts. Only for child-graph nodes do the callbacks also announce that they were created.
     fn shadow(&'static self) -> &'static Graph {
         let shadow = Graph::create();
         for original in self.nodes() {

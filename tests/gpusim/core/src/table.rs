@@ -49,7 +49,7 @@ pub mod synchronize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
-    /// The program has not called cuInit yet, or cuInit found no device.
+    /// The program has not called cuInit yet, or it has called cuInit but cuInit found no device.
     Fresh,
     /// The devices are available.
     Ready,

@@ -38,7 +38,7 @@ struct Symbol {
     bytes: usize,
 }
 
-/// An ELF section: offsets of its name and its bytes, and the index of the linked section.
+/// An ELF section: the offset of its name, the offset of its bytes, and the index of the section to which it links.
 struct Section {
     name: usize,
     kind: u32,

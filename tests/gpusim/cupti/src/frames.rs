@@ -86,8 +86,8 @@ macro_rules! frame_with_pointer {
     };
 }
 
-// The sizes of these frames keep rsp aligned to 16 bytes at each call. The callback's address stays in r8 in all
-// frames.
+// The sizes of these frames keep rsp aligned to 16 bytes at each call. In all of these frames, the callback's address
+// stays in the register r8.
 #[cfg(target_arch = "x86_64")]
 mod assembly {
     frame_without_pointer!("gpusim_frame_nofp_1", "48", "gpusim_frame_nofp_2");

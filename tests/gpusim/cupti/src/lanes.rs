@@ -30,7 +30,7 @@ const BATCH: usize = 512;
 
 /// A record in a buffer whose GPU work may not be complete yet.
 pub(crate) struct Pending {
-    /// Time at which the work is complete.
+    /// Time at which the record's GPU work is complete.
     pub(crate) due: u64,
     times: (u64, u64),
     slot: *mut u8,
@@ -163,7 +163,7 @@ fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles
     let lane = mine(owner);
     lane.wait_for_room();
     let mut content = lock(&lane.content);
-    // If the process has no free memory, drop this record and continue.
+    // If the process has no free memory, this record is dropped and the program continues.
     if content.inbox.try_reserve(2).is_err() {
         owner.buffers.count_dropped();
         return (Fate::Dropped, false);
