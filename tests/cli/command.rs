@@ -122,7 +122,7 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
 }
 
 /// Before the command runs, the output file belongs to another user. If the file kept its owner, that user could later
-/// write a script into the SVG, which root then opens in a browser.
+/// write a script into the SVG file. Root might then open this file in a browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");

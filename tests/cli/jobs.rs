@@ -132,7 +132,7 @@ fn files_of_different_programs_are_refused_with_the_difference() {
     let remarks = merge(&folder, &both).1;
     assert!(remarks.contains(said), "{remarks}");
     fs::remove_file(folder.join("ranks.json")).unwrap();
-    // All ranks of a program share at least one kernel name, unless a rank has no kernels.
+    // All ranks of a program have at least one kernel name in common, unless a rank has no kernels.
     write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0), ("gemm", 6.0, 5.0)]);
     write(&folder, "rank2.json", &info(2, 8), &[("conv", 0.0, 5.0)]);
     write(&folder, "rank3.json", &info(3, 8), &[]);

@@ -78,7 +78,8 @@ fn diff_matches_two_runs_of_the_same_code_despite_numbers_in_names() {
     assert_eq!(by("matched", "by", "modules")["after_percent"], 100.0);
     assert_eq!(by("stacks", "name", FOLDED)["change_ns"], 60_000);
     assert_eq!(by("modules", "name", "Layer_17")["change_ns"], 60_000);
-    // The first kernel begins at 20 us. The last kernel ends at 1120 us in one run and at 1150 us in the other.
+    // The first kernel begins at 20 us. The last kernel ends at 1120 us in the first run and at 1150 us in the second
+    // run.
     assert_eq!(by("run", "what", "wall")["before_ns"], 1_100_000);
     assert_eq!(by("run", "what", "busy")["after_ns"], 260_000);
     assert_eq!(by("run", "what", "idle")["change_ns"], -30_000);

@@ -104,7 +104,7 @@ fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
         }));
     }
     assert_eq!(back(&trace), 2);
-    // A later operator reuses the sequence number 7, but the backward pass does not belong to this later operator.
+    // A later operator has the sequence number 7 again, but the backward pass does not belong to it.
     let mut trace = training();
     operator(&mut trace, "aten::later", 1, (500, 510), 7, 0);
     assert_eq!(back(&trace), 2);

@@ -75,7 +75,7 @@ fn the_timeline_has_all_slices_of_streams_and_calls_of_threads() {
     let rows = slices(&page, &data);
     let labels: Vec<&String> = rows.keys().collect();
     assert_eq!(labels[..3], ["GPU 0, idle", "GPU 0, stream 7", "critical path"], "{labels:?}");
-    // The first CUDA call begins 20 us after the first step, and its kernel begins 20 us after the call.
+    // The first CUDA call begins 20 us after the first step begins, and its kernel begins 20 us after the call begins.
     let stream = &rows["GPU 0, stream 7"];
     assert_eq!(
         (stream[0][..2].to_vec(), stream[1][..2].to_vec()),

@@ -245,8 +245,8 @@ fn records_that_contradict_each_other_are_named_and_have_no_path() {
 }
 
 /// The thread launches `one` on GPU 0, then its default stream waits for an event, then it launches `other` on GPU 1.
-/// Another thread then launches `late` on GPU 0. If the default stream of GPU 0 had waited, `late` would have begun
-/// after the end of `one`, at 100 us.
+/// After that, another thread launches `late` on GPU 0. If the default stream of GPU 0 had waited, `late` would have
+/// begun after the end of `one`, at 100 us.
 #[test]
 fn later_work_shows_on_which_gpu_a_default_stream_waits() {
     // Each case consists of the call that launches `late` with its attribute, the start of `late`, the kind of its

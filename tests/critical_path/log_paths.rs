@@ -50,7 +50,7 @@ struct Dependency {
 }
 
 struct Call {
-    /// Correlation id; `None` for calls that wait for other threads.
+    /// Correlation id of a CUDA call; `None` for calls that wait for other threads.
     corr: Option<u64>,
     /// Name of the C library's function that waits for other threads; `None` for CUDA calls.
     thread_wait: Option<String>,

@@ -512,8 +512,8 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // If the interpreter itself starts the garbage collection, the trace has no event for it. A function takes longer,
-    // without any special reason.
+    // If the interpreter itself starts the garbage collection, the trace has no event for the collection. A function
+    // takes longer, without any special reason.
     Fault {
         id: "gc_pauses",
         variety: "automatic",

@@ -106,7 +106,8 @@ fn which_rank_is_late_from_the_file_of_one_rank() {
     assert!(!summary.text().contains("rank 1"), "{}", summary.text());
 }
 
-/// "By how much does rank 1 start its collectives later than rank 0?" The clocks of the two ranks are 5 ms apart.
+/// "By how much does rank 1 start its collectives later than rank 0?" This is unknown, because the clocks of the two
+/// ranks are 5 ms apart.
 #[test]
 fn which_rank_is_earlier_if_clocks_differ() {
     let summary = Summary::of("clocks_disagree-ranks", 2);

@@ -433,7 +433,7 @@ fn rocpd_reports_compressed_columns_and_rows_that_are_left_out() {
         INSERT INTO rocpd_memory_allocate_0f VALUES (1, 2, 3), (2, 3, 4);";
     database(&folder, "packed.db", &format!("{}{more}", rocpd_3("_0f")));
     let ran = folded(&folder, "packed.db");
-    // The text of the range is compressed, so gpuflame shows the name of the range's API call instead.
+    // The text of the range is compressed, so gpuflame shows the name of the range's API call instead of the text.
     let expected = "[no launch stack];[GPU0_Kernel]add.kd 3\n\
                     hipMemcpy;[GPU1_Memcpy HtoD] 30\n\
                     roctxRangePushA;hipLaunchKernel;[GPU1_Kernel]add.kd 7\n\

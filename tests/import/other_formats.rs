@@ -235,8 +235,8 @@ fn cupti_text_is_read_with_fills_and_copies_and_quotes_in_names() {
     assert_eq!(copies(&folder, "gpu.txt"), ["40,1,4096,102.400000,1,HtoD,pageable,device"]);
 }
 
-/// Returns a text with two kernels. The kernel `relu` on stream 8 is launched at 10 us, and may begin when the kernel
-/// `gemm` has ended, at 45 us.
+/// Returns a trace in CUPTI's text format with two kernels. The kernel `relu` on stream 8 is launched at 10 us, and may
+/// begin when the kernel `gemm` has ended, at 45 us.
 fn cupti_text_with_wait(record: &str) -> String {
     let call = |id: u32, name: &str, from: u32, to: u32| {
         format!(

@@ -2,14 +2,14 @@
  *
  *     confined HOW
  *
- * - `depth`: prints the bytes of stack that each launch uses. The measured launches are the first launch of the
- *   process, 19 launches on a second thread (nine of them from new stacks, the last six after a library was loaded or
- *   unloaded), and six launches in a signal handler on a signal stack.
+ * - `depth`: prints the bytes of stack that each launch uses. These launches are the first launch of the process, 19
+ *   launches on another thread (nine of them from new stacks, the last six after a library was loaded or unloaded), and
+ *   six in a signal handler on a signal stack.
  * - `descriptors`: after the first launches, the process cannot open another descriptor.
- * - `threads`: gpuflame cannot create a thread, because pthread_create fails.
+ * - `threads`: gpuflame cannot create a thread.
  * - `memory`: eight threads launch 100 times each while no memory is available, and once more with memory available.
  *
- * In any mode, the program launches 20 times and ends with code 7. */
+ * The program launches 20 times in any mode, and ends with code 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -149,7 +149,7 @@ static unsigned long address_space(void)
     return pages << 12;
 }
 
-/* Limits the address space. Small allocations still succeed, because the heap has 16 MiB of free memory. */
+/* Limits the address space. Small allocations still succeed, because 16 MiB are free in the heap. */
 static void memory(void)
 {
     pthread_t threads[THREADS];

@@ -277,7 +277,7 @@ static __attribute__((cold, noinline)) void seldom(void)
 #endif
 
 #if VERSION < 0x030b0000
-/* In this version, each call of the evaluator runs one frame. */
+/* In this version of Python, each call of the evaluator runs one frame. */
 __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct job *job)
 {
     struct frame held = {{1, PyFrame_Type}, .previous = thread.frame, .code = code_of(frames), .position = 2};
@@ -305,7 +305,7 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
     return frames + 1;
 }
 #else
-/* In this version, each call of the evaluator runs three frames. */
+/* In this version of Python, each call of the evaluator runs three frames. */
 __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct job *job)
 {
     struct frame held[3];

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::support::{Done, Run, Way, command, compile, gpuflame};
 use serde_json::Value;
 
-/// GPU time, keyed by stack. The stacks contain neither the API call nor the kernel.
+/// GPU time in ns, keyed by stack. The stacks contain neither the API call nor the kernel.
 type Sums = BTreeMap<String, u64>;
 
 fn found(done: &Done) -> Sums {

@@ -69,8 +69,8 @@ fn eight_threads_and_twenty_short_lived_threads_are_sampled() {
         let (_, dropped, _, threads) = line(&done);
         let made = if what == "threads" { 8 } else { 20 };
         assert_eq!(threads, made, "{}", done.stderr);
-        // Each thread runs for 300 ms. The sampling of a thread starts about 20 ms after the thread's first launch, or
-        // later on a busy machine.
+        // Each of the program's threads runs for 300 ms. The sampling of a thread starts about 20 ms after the thread's
+        // first launch, or later on a busy machine.
         assert!(of_threads > made * 150_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads < made * 310_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads * 10 > all * 9 && dropped < 50, "{of_threads} of {all}\n{}", done.stderr);

@@ -1,4 +1,4 @@
-//! Tests that a CUDA client of a third party, NVIDIA's Python binding, is profiled like any program.
+//! Tests that a program which calls CUDA through NVIDIA's Python binding is profiled like any program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

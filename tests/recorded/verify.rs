@@ -25,8 +25,8 @@ fn every_second_stack_is_captured_again_and_matches() {
 #[test]
 fn stacks_of_short_lived_fibers_match_libgccs_walk() {
     let program = compile("tests/programs/fibers.c", &["-O2"]);
-    // The program makes 2 turns with 4 threads each. Each thread has 60 fibers, and each fiber makes 8 rounds of 20
-    // launches.
+    // The program runs 4 threads at the same time, and after these another 4 threads. Each thread has 60 fibers, and
+    // each fiber makes 8 rounds of 20 launches.
     let done = Run::new(&program, Way::Injected).args(["2", "60", "8"]).env("GPUFLAME_VERIFY", "2").ok();
     let launches = 2 * 4 * 60 * 8 * 20;
     assert_eq!(done.sum("launches").1["matched"], launches);

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use gpuflame_model::record::{ContextFlags, Frame};
 use gpuflame_unwind::{self as unwind, CopyUnwinder, REGISTERS, Skip, Unwinder};
 
-/// The registers and stack bytes that a sample of this thread would contain.
+/// The registers and the stack bytes that the Linux kernel would copy for a sample of this thread.
 struct Copy {
     registers: [u64; REGISTERS],
     stack: Vec<u8>,

@@ -33,7 +33,7 @@ struct Fuzz<'a> {
     functions: &'a [Function],
     depth: usize,
     deepest: usize,
-    /// Depth at which this dive ends; after a capture, the depth at which the climb ends.
+    /// Depth at which the current dive ends or, after a capture, the depth at which the current climb ends.
     target: usize,
     climbs: bool,
     /// Number from which the functions for each depth are chosen.

@@ -4,7 +4,7 @@
 //! The test knows each return address on these stacks. A captured stack is *right* if it reaches the thread's first
 //! frame and contains these return addresses in order, with the same frames between neighbours.
 //!
-//! `GPUFLAME_FUZZ=N` runs N times as many seeds, all of them different.
+//! `GPUFLAME_FUZZ=N` makes the test run N times as many seeds.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -280,7 +280,7 @@ fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
     switch::on_stack(begin, top);
 }
 
-/// Makes captures of stacks that are on the thread's own stack.
+/// Captures stacks of generated functions that run on the thread's own stack.
 fn on_the_own_stack(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<usize>) -> Ways {
     let mut ways = Ways::new(top_of_stack());
     for seed in seeds {

@@ -41,7 +41,7 @@ pub(crate) struct Work {
 struct Recorded {
     /// Start and end of each window.
     windows: Vec<(u64, u64)>,
-    /// Ids of the launches in windows.
+    /// Ids of the launches that were made in windows.
     launches: BTreeSet<u32>,
 }
 

@@ -30,7 +30,7 @@ impl Code {
         Self::written(page as *mut c_void, entry, libc::MAP_FIXED_NOREPLACE)
     }
 
-    /// Writes the code at any address.
+    /// Writes the code at an address that Linux chooses.
     pub(crate) fn new() -> Self {
         Self::written(null_mut(), 0, 0)
     }

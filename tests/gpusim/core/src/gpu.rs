@@ -137,7 +137,7 @@ fn book(thread: &Thread, stream: &'static Stream, order: &Order) -> (u64, u64) {
     match thread.meeting.take() {
         None => stream.book(earliest(), order.duration),
         Some(Meeting { end, argument }) => {
-            // Other threads may submit GPU work to the stream while `end` waits. Because of such work, the work that is
+            // Other threads may submit GPU work to the stream while `end` waits. In that case, the work that is
             // submitted here may start later than `start`.
             let start = stream.ready_at().max(earliest());
             let end = end(argument, start);

@@ -64,7 +64,7 @@ pub struct Exec {
 /// Action of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum What {
-    /// Does nothing: the node is empty.
+    /// Does nothing, because the node is empty.
     #[default]
     Empty,
     /// Runs a kernel, copy or memset on the GPU.

@@ -27,7 +27,8 @@ impl Mark {
 pub enum Why {
     /// The stream's earlier work.
     Stream,
-    /// Work on the legacy default stream. For work on the legacy default stream, work on another stream.
+    /// Work on the legacy default stream, for which the stream must wait. If the waiting work itself is on the legacy
+    /// default stream: work on another stream.
     DefaultStream,
     /// A record of a CUDA event, made by the call with this correlation id.
     Event(u32),
@@ -53,7 +54,7 @@ impl Why {
     }
 }
 
-/// One reason why GPU work cannot begin yet, and the time at which this wait ends.
+/// A reason why GPU work must wait, and the time at which this wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Wait {

@@ -156,7 +156,7 @@ static TURNS: Mutex<Turns> = Mutex::new(Turns {
     changes: 0,
 });
 static CHANGED: Condvar = Condvar::new();
-/// Latest time that any thread's clock has shown. The clock of a new undeclared thread starts at this time.
+/// Latest time that the clock of any thread has shown so far. The clock of a new undeclared thread starts at this time.
 static LATEST: AtomicU64 = AtomicU64::new(BEGINNING);
 
 fn turns() -> MutexGuard<'static, Turns> {

@@ -42,7 +42,7 @@ pub struct Move {
     pub stream: u32,
 }
 
-/// Device of each page that is not on the host.
+/// For each page that is not on the host, the device on which it is.
 static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default);
 
 /// Removes the pages of freed memory from the table, so that they are no longer counted as pages on a device.

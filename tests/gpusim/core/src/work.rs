@@ -127,7 +127,7 @@ pub struct NodeRun {
     pub node: u64,
     /// Id of the graph from which the node was instantiated or last updated.
     pub source_graph: u32,
-    /// Id of the node in the source graph.
+    /// Id of the node in the source graph from which the work's node was created.
     pub source_node: u64,
     /// Call site at which the source node was created.
     pub created: Option<&'static Site>,

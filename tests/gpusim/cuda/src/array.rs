@@ -1,5 +1,5 @@
 //! Driver API functions for CUDA arrays: device memory with dimensions and an element format, which textures and
-//! surfaces access. CUPTI reports copies of arrays with copy kinds of their own. In the simulation, texture and surface
+//! surfaces access. CUPTI reports copies of CUDA arrays with special copy kinds. In the simulation, texture and surface
 //! objects are only handles without state.
 
 use gpusim_core::arg::{Handle, In, Out};

@@ -23,8 +23,8 @@ use std::time::Duration;
 /// Activity kinds for CUPTI events and metrics, which CUPTI versions after 13.0 reject.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
 
-/// Activity kinds that cannot be enabled for a single CUDA context. Their records contain no context, except the
-/// records of the kind for whole graphs.
+/// Activity kinds that cannot be enabled for a single CUDA context. The records of these kinds contain no CUDA context,
+/// except the records of the kind for whole graphs.
 const OF_NO_CONTEXT: [u32; 5] = [
     kind::DRIVER,
     kind::RUNTIME,
@@ -225,7 +225,8 @@ extern "C" fn cuptiActivityGetNumDroppedRecords_v2(
     answer(dropped(Some(subscriber), number))
 }
 
-/// Attributes with a 1-byte value; all other attributes have a size_t value. Only [`PER_THREAD`] has an effect.
+/// Attributes with a 1-byte value; all other attributes have a size_t value. The only attribute with an effect in the
+/// simulation is [`PER_THREAD`].
 const BYTE_ATTRIBUTES: [u32; 3] = [5, 8, 9];
 const PER_THREAD: u32 = 9;
 const LAST_ATTRIBUTE: u32 = 9;
