@@ -60,7 +60,8 @@ OWN_FRAME static long depth(int times)
 {
     volatile unsigned char *below = (unsigned char *)__builtin_frame_address(0) - PAINTED;
     long at;
-    /* Writes downwards, because a stack grows one page at a time. The nearest 512 bytes belong to this function. */
+    /* Writes from high to low addresses, because a stack grows downwards, one page at a time. The nearest 512 bytes
+     * belong to this function. */
     for (at = PAINTED - 512; at-- > 0;)
         below[at] = PAINT;
     launch(times);
