@@ -61,8 +61,8 @@ fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     number.expect("the ledger has the cost of a graph launch")
 }
 
-/// Returns the instructions in gpuflame's callback per graph launch. The result is the median of the instruction counts
-/// between two consecutive launches.
+/// Returns the number of instructions that gpuflame's callback executes per graph launch. The result is the median of
+/// the instruction counts between two consecutive launches.
 fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     let name = format!("callgrind.{layers}");
     let out = format!("--callgrind-out-file={}", folder.join(&name).display());

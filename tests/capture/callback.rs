@@ -96,7 +96,8 @@ struct Drained {
 }
 
 impl Drained {
-    /// Returns the ranges of uncaptured launches. Each range is the first id, the last id and the number of launches.
+    /// Returns the id ranges of launches whose stack was not captured. Each range is the first id, the last id and the
+    /// number of launches.
     fn ranges(&self) -> Vec<(u32, u32, u32)> {
         self.outside.iter().map(|range| (range.first.0, range.last.0, range.count)).collect()
     }

@@ -77,7 +77,7 @@ pub(crate) struct Finished {
 }
 
 impl Program {
-    /// Runs the program without gpuflame.
+    /// Runs the planted program without gpuflame.
     pub(crate) fn run(self, change: Change) -> Finished {
         Finished::new(self.prepare(Way::None, change).ok())
     }

@@ -12,7 +12,7 @@ fn slice(category: &str, name: &str, from: u64, nanos: u64, args: &str) -> Strin
     )
 }
 
-/// Returns the call that launches `kernel` during a capture.
+/// Returns the launch call of `kernel`, which is made during a capture.
 fn captured(at: u64, kernel: &str, more: &str) -> String {
     let kernel = if kernel.is_empty() { String::new() } else { format!(r#","kernel":"{kernel}""#) };
     slice(

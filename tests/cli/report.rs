@@ -87,8 +87,8 @@ fn stacks(data: &Value, id: &str) -> Option<(Stacks, BTreeMap<usize, u64>)> {
     Some((stacks, by_track))
 }
 
-/// Returns the stacks that `gpuflame flamegraph` writes for a view. If the input has no such view, the returned map is
-/// empty.
+/// Returns the stacks that `gpuflame flamegraph` writes for one view of the page. If the input has no such view, the
+/// returned map is empty.
 fn folded(folder: &Path, input: &str, view: &str) -> Stacks {
     let ran = gpuflame(folder, ["flamegraph", "-q", input, "--view", view]);
     let lines = ran.stdout.lines().filter(|line| !line.starts_with("# "));

@@ -18,7 +18,7 @@ fn node(trace: Trace, category: &str, name: &str, id: u32, (lane, (from, to)): P
     }))
 }
 
-/// Adds the start or the end of a flow.
+/// Adds the start or the end of a flow to the trace.
 fn flow(trace: Trace, phase: &str, id: u64, (pid, tid): (u32, u32), time: u32) -> Trace {
     let flow =
         json!({ "ph": phase, "cat": "ac2g", "name": "ac2g", "id": id, "pid": pid, "tid": tid, "ts": time });

@@ -10,8 +10,8 @@ use super::output::{Trace, gpuflame, read_json};
 const GATHER: &str = "ncclDevKernel_AllGather";
 const REDUCE: &str = "ncclDevKernel_AllReduce";
 
-/// Returns the traces of a job with two process groups. Ranks 0 and 1 run the gathers, and ranks 1 and 2 run the
-/// reduces. The clock of rank 2 is 500 us ahead. Times are in us.
+/// Returns the traces of the ranks of a job with two process groups. Ranks 0 and 1 run the gathers, and ranks 1 and 2
+/// run the reduces. The clock of rank 2 is 500 us ahead. Times are in us.
 ///
 /// ```text
 ///          0    15   30   35   40   45                        95     100        150     155        195  200

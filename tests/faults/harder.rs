@@ -12,8 +12,8 @@ use crate::support::scratch;
 use crate::traces::{DEFAULT_STREAM, Rank};
 use crate::training_loop::{At, Fault, Place, Plan, Planted, Shape};
 
-/// Returns the findings about a run. Each finding has its id, its cost in percent of the run, and the text with the
-/// culprit and the reason.
+/// Returns the findings that gpuflame reports about a run. Each finding has its id, its cost in percent of the run, and
+/// the text with the culprit and the reason.
 fn findings(shape: Shape, seed: u64, fault: &'static Fault, amount: f64) -> Vec<(String, f64, String)> {
     let planted = vec![Planted { fault, amount, on: true }];
     let folder = scratch("harder");

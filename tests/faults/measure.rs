@@ -30,7 +30,8 @@ fn slice(line: &str) -> Slice {
     }
 }
 
-/// Returns the value of a field, without quotes. `key` includes the quotes of the key, and the colon.
+/// Returns the value of a field in a line of the trace, without quotes. `key` includes the quotes of the key, and the
+/// colon.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let rest = line.split_once(key)?.1;
     match rest.strip_prefix('"') {

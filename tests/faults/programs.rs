@@ -160,7 +160,7 @@ fn layers(truth: &str) -> Vec<(u64, u64, u64)> {
         .collect()
 }
 
-/// Returns the total duration of the union of these intervals.
+/// Returns the length of the union of the given intervals.
 fn union(intervals: impl Iterator<Item = (u64, u64)>) -> u64 {
     let mut sorted: Vec<_> = intervals.collect();
     sorted.sort_unstable();

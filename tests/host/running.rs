@@ -44,7 +44,7 @@ impl Running {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
     }
 
-    /// Returns whether the process has a handler for this signal.
+    /// Returns whether the running program has a handler for this signal.
     pub(crate) fn takes(&self, signal: i32) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();

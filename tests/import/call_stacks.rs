@@ -316,7 +316,7 @@ fn slices_may_consist_of_separate_begin_and_end_events() {
     assert_eq!(found(&path), Stacks::from([(stack, 5000)]));
 }
 
-/// Returns a begin or end event. `name` and `category` may be empty.
+/// Returns a trace event that marks the begin or the end of a slice. `name` and `category` may be empty.
 fn edge(phase: &str, category: &str, name: &str, time: u64) -> Value {
     let mut event = json!({"ph": phase, "pid": 1, "tid": 1, "ts": time});
     for (key, text) in [("cat", category), ("name", name)] {

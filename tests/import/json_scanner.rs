@@ -443,7 +443,8 @@ fn mutated_events_are_read_as_serde_json_reads_them() {
     assert!(alike > 1000 && refused > 1000, "{alike} compared, {refused} refused: too few to say anything");
 }
 
-/// Writes a trace file of 12 MB. Strings in the file contain misleading brackets, and text that looks like events.
+/// Writes a trace file with a size of 12 MB. Strings in the file contain misleading brackets, and text that looks like
+/// events.
 fn large(name: &str) -> (PathBuf, Vec<String>) {
     let mut random = Random(3);
     let mut text = String::from("{\"schemaVersion\": 1, \"traceEvents\": [\n");

@@ -57,7 +57,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     out.finish().unwrap()
 }
 
-/// Returns a zstd frame whose blocks are not compressed.
+/// Returns a zstd frame, all of whose blocks are stored uncompressed.
 fn zstd(bytes: &[u8]) -> Vec<u8> {
     // The window of this zstd frame is 1 MiB. The frame has neither a content size nor a checksum.
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 10 << 3];

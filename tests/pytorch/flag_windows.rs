@@ -30,7 +30,7 @@ fn package() -> PathBuf {
     packages
 }
 
-/// Runs two workers, one of each kind in `kinds`.
+/// Runs two worker processes, one of each kind in `kinds`.
 fn record(python: &Path, kinds: [&str; 2]) -> Done {
     let run = run(python, "flag_window.py", Way::None).arg(".").args(kinds).env("GPUSIM_NDEV", "2");
     let run = run.env("PYTHONPATH", package()).env("PYTHONDONTWRITEBYTECODE", "1");

@@ -178,7 +178,7 @@ fn left_out(seed: u32) -> u32 {
     }
 }
 
-/// Checks programs with all features. If a prediction uses only recorded dependencies, it must be exact.
+/// Checks random programs that use all features. If a prediction uses only recorded dependencies, it must be exact.
 fn check_programs(seeds: Range<u32>) -> Counts {
     let mut counts = Counts::default();
     seeds.for_each(|seed| check(Program { seed, without: left_out(seed) }, &mut counts));

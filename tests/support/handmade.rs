@@ -65,7 +65,7 @@ pub fn backwards() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Returns the bytes of the recording.
+/// Returns the bytes of the hand-made recording.
 pub fn bytes() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     rows(&mut |row| writer.row(row).unwrap());

@@ -39,7 +39,7 @@ fn varint(data: &mut &[u8]) -> u64 {
     value
 }
 
-/// Decodes a message in protobuf's wire format. Returns its fields, keyed by field number.
+/// Decodes a message in protobuf's wire format. Returns the fields of the message, keyed by field number.
 fn fields(mut data: &[u8]) -> Message<'_> {
     let mut all = Message::new();
     while !data.is_empty() {

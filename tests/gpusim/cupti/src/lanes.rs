@@ -262,8 +262,8 @@ impl Lane {
 }
 
 impl Content {
-    /// Returns the buffer for the next `records` records, and requests a new buffer if necessary. Returns `None` if the
-    /// client provides no buffer.
+    /// Returns the buffer for the next `records` records, and requests a new buffer if necessary. If the client
+    /// provides no buffer, returns `None`.
     fn room_for(&mut self, owner: &'static Subscriber, bytes: usize, records: u32) -> Option<&mut Buffer> {
         if self.current.as_ref().is_some_and(|b| !b.has_room_for(bytes, records)) {
             self.full.extend(self.current.take());
