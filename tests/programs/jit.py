@@ -1,5 +1,4 @@
-"""jit.py LIBRARY: launches from a loop that runs often enough for Python's JIT compiler, and prints how often it was
-compiled."""
+"""LIBRARY: launches from a loop that runs often enough to be compiled, and prints how often it was compiled."""
 
 import ctypes
 import sys
